@@ -1,0 +1,67 @@
+"""A prompt as the cache sees it: exact token ids, and hints where a segment may end.
+
+    0          head             message ends            before generation   len(tokens)
+    |  system + tools  |  user  |  assistant  |  tool  |  <gen prompt>  |
+                       ^cut     ^cut          ^cut     ^cut
+
+A cut is a hint for where to end a segment; correctness rests on the ids alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from anchorline.llama.interface import TokenArray
+
+
+class CutKind(StrEnum):
+    HEAD = "head"
+    """The end of system + tools: the anchor that every conversation of an agent shares."""
+    MESSAGE = "message"
+    """The end of one message."""
+    GENERATION = "generation"
+    """Before the generation prompt (``<|im_start|>assistant\\n``)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A token position, 0 < position ≤ len(tokens), where a segment may end."""
+
+    position: int
+    kind: CutKind
+    message: int | None = None
+    """Index of the last message before the cut; None for the head of a prompt without one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prompt:
+    """Token ids of one rendered prompt with its cuts, ascending by position, positions distinct.
+
+    When two kinds fall on one position the first of HEAD, GENERATION, MESSAGE is kept.
+    """
+
+    tokens: TokenArray
+    cuts: tuple[Cut, ...] = ()
+    tool_fingerprint: str | None = None
+    """Digest of the tool schemas as sent: names the pin; never a restore key."""
+    pin_head: bool = False
+    """Whether the head anchor deserves a pin (tools, or a system prompt of ≥ 256 tokens)."""
+    message_starts: tuple[int, ...] = field(default=())
+    """Token position where each message starts, ascending; to name a first difference."""
+
+    def __len__(self) -> int:
+        return int(self.tokens.size)
+
+    @property
+    def head_position(self) -> int | None:
+        return next((cut.position for cut in self.cuts if cut.kind is CutKind.HEAD), None)
+
+    def locate(self, position: int) -> tuple[int, int] | None:
+        """The message that holds token ``position`` and the token offset in it, if it is in one."""
+        found: tuple[int, int] | None = None
+        for index, start in enumerate(self.message_starts):
+            if start > position:
+                break
+            found = (index, position - start)
+        return found

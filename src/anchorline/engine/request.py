@@ -1,0 +1,127 @@
+"""What goes down into the engine and what comes back up."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+from anchorline.cache.prompt import Prompt
+from anchorline.errors import AnchorlineError
+from anchorline.llama.interface import SamplingParams, TokenLogprob
+
+
+class FinishReason(StrEnum):
+    STOP = "stop"
+    """An end-of-generation token, or the consumer found a stop string."""
+    LENGTH = "length"
+    """``max_tokens`` or the end of the context was reached."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationRequest:
+    """One call: a prompt, and how to continue it."""
+
+    id: str
+    prompt: Prompt
+    sampling: SamplingParams
+    max_tokens: int
+    """Most tokens per choice, ≥ 1; clamped to what the context leaves."""
+    choices: int = 1
+    """Continuations of the one prefill (``n``), ≤ --parallel."""
+    logprobs: int | None = None
+    """How many alternatives to report per token; None reports no log-probabilities at all."""
+    use_cache: bool = True
+    """False neither restores nor saves (``cache_prompt: false``)."""
+    received_seconds: float = 0.0
+    """``time.monotonic()`` when the HTTP request arrived; the zero of TTFT."""
+
+
+@dataclass(frozen=True, slots=True)
+class SampledToken:
+    """One generated token. End-of-generation tokens are not delivered."""
+
+    token: int
+    logprob: float | None = None
+    alternatives: tuple[TokenLogprob, ...] = ()
+
+
+class PlanKind(StrEnum):
+    """Where the prefix came from."""
+
+    CONTINUE = "continue"
+    """A resident idle sequence was trimmed and goes on."""
+    FORK = "fork"
+    """Cells of a resident sequence are shared with a new one."""
+    RESTORE = "restore"
+    """A chain of segments was put back from the host tier."""
+    COLD = "cold"
+    """Everything is prefilled."""
+
+
+class MissReason(StrEnum):
+    """Why fewer tokens were restored than an earlier prompt or reply would have allowed."""
+
+    EVICTED = "evicted"
+    """The segments were given up for others."""
+    UNSAVED = "unsaved"
+    """They were never saved: no room that could be freed, or an export that failed."""
+    CHEAPER = "cheaper"
+    """Prefilling was expected to be quicker than restoring."""
+    FAILED = "failed"
+    """A restore was refused by llama.cpp; the rest was recomputed."""
+    OFF = "off"
+    """The cache is off, for the server or for this request."""
+    BOUNDARY = "boundary"
+    """Exact mode resumes only at equal chunk boundaries."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallReport:
+    """What one call did; the source of ``usage``, ``timings``, the log line and the metrics.
+
+    ``resident_tokens + host_tokens + prefilled_tokens == prompt_tokens`` always holds.
+    """
+
+    id: str
+    plan: PlanKind
+    prompt_tokens: int
+    resident_tokens: int
+    host_tokens: int
+    prefilled_tokens: int
+    generated_tokens: int
+    seen_tokens: int
+    """Length of the longest prefix of this prompt that an earlier prompt or reply contained."""
+    miss: MissReason | None
+    first_difference: tuple[int, int] | None
+    """(message index, token offset in it) where the prompt leaves everything seen before."""
+    queue_seconds: float
+    plan_seconds: float
+    restore_seconds: float
+    prefill_seconds: float
+    decode_seconds: float
+    ttft_seconds: float | None
+    """From receipt to the first token; None when none was made."""
+    rejected_plans: tuple[tuple[PlanKind, str], ...] = ()
+
+    @property
+    def restored_tokens(self) -> int:
+        return self.resident_tokens + self.host_tokens
+
+
+class ReplyConsumer(Protocol):
+    """Takes one call's reply. Called on the engine thread: must be quick, must not block or raise.
+
+    Order: any number of ``on_token``, then ``on_finish`` once per choice, then ``on_done`` once;
+    or ``on_error`` once, at any time, as the last call.
+    """
+
+    def on_token(self, choice: int, token: SampledToken) -> bool:
+        """Take a token. True ends this choice with FinishReason.STOP (a stop string was found)."""
+        ...
+
+    def on_finish(self, choice: int, reason: FinishReason) -> None: ...
+
+    def on_done(self, report: CallReport) -> None: ...
+
+    def on_error(self, error: AnchorlineError) -> None: ...

@@ -1,0 +1,252 @@
+"""What the engine asks of a runtime, in types that know nothing about llama.cpp.
+
+Two implementations exist: ``llama.runtime.LlamaRuntime`` and the fake of the tests, whose cells
+hold a running hash of the prefix so that a wrong restore shows in the output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+TokenArray = npt.NDArray[np.int32]
+"""Token ids, shape (n,), int32, C-contiguous; treated as read-only once shared."""
+
+
+class MemoryKind(StrEnum):
+    """How a model's memory behaves; decides where a sequence may be trimmed and resumed."""
+
+    PLAIN = "plain"
+    WINDOWED = "windowed"
+    HYBRID = "hybrid"
+    HYBRID_WINDOWED = "hybrid+windowed"
+    RECURRENT = "recurrent"
+
+
+class DecodeStatus(StrEnum):
+    """What became of one ``decode`` call."""
+
+    OK = "ok"
+    NO_CELLS = "no_cells"
+    """The pool has no room for the batch; nothing changed. Free cells and try again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuntimeLimits:
+    """Sizes that are fixed once the context exists."""
+
+    context_tokens: int
+    """Cells in the pool, shared by all sequences (n_ctx under unified KV)."""
+    batch_tokens: int
+    """Most tokens in one ``decode`` (n_batch)."""
+    ubatch_tokens: int
+    sequences: int
+    """Sequence ids usable by the engine: 0 … sequences-1. The scratch id lies outside."""
+    vocab_size: int
+    bytes_per_token: float
+    """Exported bytes of one cell, rows of all layers (for estimates; exports give the true size)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingParams:
+    """How the next token is chosen; names, defaults and order of the chain as in llama-server.
+
+    Values are validated by ``api``; a runtime may assume them to be in range.
+    ``temperature`` 0 means greedy. ``seed`` None means a fresh random seed per request.
+    """
+
+    temperature: float = 0.8
+    top_k: int = 40
+    top_p: float = 0.95
+    min_p: float = 0.05
+    typical_p: float = 1.0
+    top_n_sigma: float = -1.0
+    repeat_penalty: float = 1.0
+    repeat_last_n: int = 64
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    dry_multiplier: float = 0.0
+    dry_base: float = 1.75
+    dry_allowed_length: int = 2
+    dry_penalty_last_n: int = -1
+    dry_sequence_breakers: tuple[str, ...] = ("\n", ":", '"', "*")
+    xtc_probability: float = 0.0
+    xtc_threshold: float = 0.1
+    mirostat: int = 0
+    mirostat_tau: float = 5.0
+    mirostat_eta: float = 0.1
+    seed: int | None = None
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    ignore_eos: bool = False
+    """Adds a bias of -inf to every end-of-generation token."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """One candidate with its natural-log probability under the unmodified model distribution."""
+
+    token: int
+    logprob: float
+
+
+class Sampler(Protocol):
+    """One sequence's sampler chain with its own random state and penalty history."""
+
+    def sample(self, output_index: int) -> int:
+        """Choose from the logits at ``output_index`` of the last ``decode``; accepts the token."""
+        ...
+
+    def close(self) -> None:
+        """Free the chain. Idempotent."""
+        ...
+
+
+class Batch(Protocol):
+    """The one batch a runtime decodes, filled through numpy views; reused for every step."""
+
+    def clear(self) -> None: ...
+
+    @property
+    def room(self) -> int:
+        """Tokens that still fit."""
+        ...
+
+    @property
+    def size(self) -> int:
+        """Tokens added since ``clear``."""
+        ...
+
+    def add(self, tokens: TokenArray, *, start: int, sequence: int, output: bool) -> int:
+        """Append ``tokens`` at positions start, start+1, … of ``sequence``.
+
+        With ``output`` the last of them yields logits. Returns the batch index of the last
+        token, which is what ``Sampler.sample`` and ``Runtime.logprobs`` take.
+        """
+        ...
+
+
+class Runtime(Protocol):
+    """One loaded model with one live KV pool. Owned by the engine thread; not thread-safe."""
+
+    @property
+    def limits(self) -> RuntimeLimits: ...
+
+    @property
+    def kind(self) -> MemoryKind: ...
+
+    @property
+    def batch(self) -> Batch: ...
+
+    def is_end_of_generation(self, token: int) -> bool: ...
+
+    def decode(self) -> DecodeStatus:
+        """Run the batch. Raises BackendFailure when llama.cpp fails; its sequences are then lost."""
+        ...
+
+    def sampler(self, params: SamplingParams, history: TokenArray) -> Sampler:
+        """Build a chain; ``history`` (the prompt) feeds the penalties that look back."""
+        ...
+
+    def logprobs(self, output_index: int, token: int, top: int) -> tuple[TokenLogprob, tuple[TokenLogprob, ...]]:
+        """The chosen token's log-probability and the ``top`` most likely, most likely first."""
+        ...
+
+    def copy_sequence(self, source: int, target: int, start: int, end: int) -> None:
+        """Let ``target`` share the cells [start, end) of ``source``; copies no rows."""
+        ...
+
+    def remove(self, sequence: int, start: int, end: int | None = None) -> None:
+        """Drop the cells [start, end) of ``sequence``; ``end`` None means to its tip."""
+        ...
+
+    def length(self, sequence: int) -> int:
+        """Tokens held by ``sequence``: 0 when empty. Raises BackendFailure if positions have holes."""
+        ...
+
+    def export_rows(
+        self, sequence: int, start: int, end: int, allocate: Callable[[int], memoryview | None]
+    ) -> memoryview | None:
+        """Export the rows of [start, end) as a thin segment.
+
+        ``allocate(nbytes)`` gives a writable buffer of exactly that size, or None, which ends the
+        export and is returned. The live sequence is unchanged. Raises BackendFailure.
+        """
+        ...
+
+    def import_rows(self, sequence: int, rows: memoryview, start: int, end: int) -> bool:
+        """Append a span of an exported segment to ``sequence``, whose tip must be ``start``.
+
+        ``rows`` may hold more than [start, end); only that range is kept. False when llama.cpp
+        refused the bytes or had no room: ``sequence`` then still ends at ``start``.
+        """
+        ...
+
+    def close(self) -> None:
+        """Free context and model. Idempotent."""
+        ...
+
+
+class Tokenizer(Protocol):
+    """Text ↔ token ids. Thread-safe: the vocabulary never changes."""
+
+    @property
+    def control_tokens(self) -> Mapping[str, int]:
+        """Text → id of every control token (``<|im_start|>``, …); never produced from plain text."""
+        ...
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    @property
+    def bos(self) -> int | None:
+        """Beginning-of-sequence id, or None when the model has none."""
+        ...
+
+    @property
+    def eos(self) -> int | None: ...
+
+    @property
+    def adds_bos(self) -> bool:
+        """Whether a prompt starts with ``bos`` (tokenizer.ggml.add_bos_token)."""
+        ...
+
+    def tokenize(self, text: str) -> TokenArray:
+        """Ids of plain text; control tokens in it stay text. No BOS or EOS is added."""
+        ...
+
+    def piece(self, token: int) -> bytes:
+        """Bytes of one token as shown to a user; control tokens give b''."""
+        ...
+
+    def special_piece(self, token: int) -> bytes:
+        """Bytes of one token, control tokens spelled out (for /detokenize and templates)."""
+        ...
+
+    def detokenize(self, tokens: Sequence[int] | TokenArray) -> bytes: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelInfo:
+    """What is known of the loaded model; shown in /props, /v1/models and the start-up banner."""
+
+    name: str
+    """Name under which the model is served (file stem, ``smollm2``, ``test:llama``)."""
+    description: str
+    architecture: str
+    parameters: int
+    size_bytes: int
+    train_context_tokens: int
+    vocab_size: int
+    embedding_length: int
+    chat_template: str | None
+    """Jinja source from the file's metadata, or None."""
+    named_templates: Mapping[str, str]
+    """Other templates in the file by name, such as ``tool_use``."""
+    metadata: Mapping[str, str]
+    build: str
+    """llama.cpp build (llama_print_system_info and package version)."""
