@@ -7,7 +7,7 @@ machine. ``validate()`` raises ConfigError naming the flag.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from anchorline.errors import ConfigError
@@ -15,9 +15,28 @@ from anchorline.errors import ConfigError
 KV_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1")
 
 
-def setting(default: Any, flag: str, help: str, *, aliases: tuple[str, ...] = (), choices: tuple[str, ...] = ()) -> Any:
-    """A dataclass field that carries its command-line flag, aliases, help and choices."""
-    metadata = {"flag": flag, "help": help, "aliases": aliases, "choices": choices}
+def setting(
+    default: Any,
+    flag: str,
+    help: str,
+    *,
+    aliases: tuple[str, ...] = (),
+    choices: tuple[str, ...] = (),
+    minimum: float | None = None,
+    maximum: float | None = None,
+) -> Any:
+    """A dataclass field that carries its command-line flag, aliases, help, choices and limits.
+
+    The command line refuses a value outside minimum … maximum; None means no limit.
+    """
+    metadata = {
+        "flag": flag,
+        "help": help,
+        "aliases": aliases,
+        "choices": choices,
+        "minimum": minimum,
+        "maximum": maximum,
+    }
     if isinstance(default, (list, dict)):
         return field(default_factory=lambda: type(default)(default), metadata=metadata)
     return field(default=default, metadata=metadata)
@@ -29,71 +48,155 @@ class ModelConfig:
 
     model: str = "smollm2"
     """A path to a GGUF file, ``smollm2``, or ``test:ARCH``."""
-    gpu_layers: int = setting(-1, "--gpu-layers", "Layers to keep in VRAM: a number, 'all', or 'auto' (all when a GPU is there).", aliases=("-ngl", "--n-gpu-layers"))
-    split_mode: str = setting("layer", "--split-mode", "How to split the model over several GPUs.", aliases=("-sm",), choices=("none", "layer", "row"))
-    tensor_split: tuple[float, ...] = setting((), "--tensor-split", "Share of the model for each GPU, comma-separated, e.g. 3,1.", aliases=("-ts",))
-    main_gpu: int = setting(0, "--main-gpu", "The GPU for the whole model (split mode none) or for small tensors (row).", aliases=("-mg",))
+    gpu_layers: int = setting(
+        -1,
+        "--gpu-layers",
+        "Layers to keep in VRAM: a number, 'all', or 'auto' (all when a GPU is there).",
+        aliases=("-ngl", "--n-gpu-layers"),
+    )
+    split_mode: str = setting(
+        "layer",
+        "--split-mode",
+        "How to split the model over several GPUs.",
+        aliases=("-sm",),
+        choices=("none", "layer", "row"),
+    )
+    tensor_split: tuple[float, ...] = setting(
+        (), "--tensor-split", "Share of the model for each GPU, comma-separated, e.g. 3,1.", aliases=("-ts",)
+    )
+    main_gpu: int = setting(
+        0,
+        "--main-gpu",
+        "The GPU for the whole model (split mode none) or for small tensors (row).",
+        aliases=("-mg",),
+        minimum=0,
+    )
     mmap: bool = setting(True, "--mmap/--no-mmap", "Map the model file instead of reading it.")
     mlock: bool = setting(False, "--mlock", "Keep the model in RAM.")
-    lora: tuple[tuple[str, float], ...] = setting((), "--lora", "LoRA adapter as PATH or PATH:SCALE; may be given more than once.")
-    test_context: int = setting(32768, "--test-context", "Training context of a test:ARCH model, at most 131072.")
-    test_seed: int = setting(0, "--test-seed", "Seed of a test:ARCH model's random weights.")
+    lora: tuple[tuple[str, float], ...] = setting(
+        (), "--lora", "LoRA adapter as PATH or PATH:SCALE; may be given more than once."
+    )
+    test_context: int = setting(
+        32768, "--test-context", "Training context of a test:ARCH model, at most 131072.", minimum=256, maximum=131072
+    )
+    test_seed: int = setting(0, "--test-seed", "Seed of a test:ARCH model's random weights.", minimum=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextConfig:
     """The live context."""
 
-    context_tokens: int = setting(0, "--ctx", "Tokens the live KV cache holds, shared by all streams; 0 takes the model's training context.", aliases=("-c", "--ctx-size"))
-    batch_tokens: int = setting(2048, "--batch-size", "Most tokens in one decode call; also the longest pause a prefill causes.", aliases=("-b",))
-    ubatch_tokens: int = setting(512, "--ubatch-size", "Most tokens computed at once.", aliases=("-ub",))
-    threads: int = setting(0, "--threads", "Threads for generation; 0 takes the number of physical cores.", aliases=("-t",))
-    threads_batch: int = setting(0, "--threads-batch", "Threads for prefill; 0 takes --threads.", aliases=("-tb",))
-    flash_attention: str = setting("auto", "--flash-attn", "Flash attention.", aliases=("-fa",), choices=("on", "off", "auto"))
+    context_tokens: int = setting(
+        0,
+        "--ctx",
+        "Tokens the live KV cache holds, shared by all streams; 0 takes the model's training context.",
+        aliases=("-c", "--ctx-size"),
+        minimum=0,
+        maximum=1 << 24,
+    )
+    batch_tokens: int = setting(
+        2048,
+        "--batch-size",
+        "Most tokens in one decode call; also the longest pause a prefill causes.",
+        aliases=("-b",),
+        minimum=1,
+        maximum=1 << 16,
+    )
+    ubatch_tokens: int = setting(
+        512, "--ubatch-size", "Most tokens computed at once.", aliases=("-ub",), minimum=1, maximum=1 << 16
+    )
+    threads: int = setting(
+        0,
+        "--threads",
+        "Threads for generation; 0 takes the number of physical cores.",
+        aliases=("-t",),
+        minimum=0,
+        maximum=512,
+    )
+    threads_batch: int = setting(
+        0, "--threads-batch", "Threads for prefill; 0 takes --threads.", aliases=("-tb",), minimum=0, maximum=512
+    )
+    flash_attention: str = setting(
+        "auto", "--flash-attn", "Flash attention.", aliases=("-fa",), choices=("on", "off", "auto")
+    )
     type_k: str = setting("f16", "--cache-type-k", "Data type of K rows.", aliases=("-ctk",), choices=KV_TYPES)
     type_v: str = setting("f16", "--cache-type-v", "Data type of V rows.", aliases=("-ctv",), choices=KV_TYPES)
     offload_kqv: bool = setting(True, "--kv-offload/--no-kv-offload", "Keep the live KV cache on the GPU.")
     rope_scaling: str = setting("model", "--rope-scaling", "RoPE scaling.", choices=("model", "none", "linear", "yarn"))
-    rope_freq_base: float = setting(0.0, "--rope-freq-base", "RoPE base frequency; 0 takes the model's.")
-    rope_freq_scale: float = setting(0.0, "--rope-freq-scale", "RoPE frequency scale; 0 takes the model's.")
-    yarn_orig_ctx: int = setting(0, "--yarn-orig-ctx", "YaRN: the original context size; 0 takes the training context.")
-    yarn_ext_factor: float = setting(-1.0, "--yarn-ext-factor", "YaRN: extrapolation mix factor; negative takes the model's.")
+    rope_freq_base: float = setting(0.0, "--rope-freq-base", "RoPE base frequency; 0 takes the model's.", minimum=0.0)
+    rope_freq_scale: float = setting(
+        0.0, "--rope-freq-scale", "RoPE frequency scale; 0 takes the model's.", minimum=0.0
+    )
+    yarn_orig_ctx: int = setting(
+        0, "--yarn-orig-ctx", "YaRN: the original context size; 0 takes the training context.", minimum=0
+    )
+    yarn_ext_factor: float = setting(
+        -1.0, "--yarn-ext-factor", "YaRN: extrapolation mix factor; negative takes the model's."
+    )
     yarn_attn_factor: float = setting(-1.0, "--yarn-attn-factor", "YaRN: magnitude scale; negative takes the model's.")
-    yarn_beta_fast: float = setting(-1.0, "--yarn-beta-fast", "YaRN: low correction dimension; negative takes the model's.")
-    yarn_beta_slow: float = setting(-1.0, "--yarn-beta-slow", "YaRN: high correction dimension; negative takes the model's.")
+    yarn_beta_fast: float = setting(
+        -1.0, "--yarn-beta-fast", "YaRN: low correction dimension; negative takes the model's."
+    )
+    yarn_beta_slow: float = setting(
+        -1.0, "--yarn-beta-slow", "YaRN: high correction dimension; negative takes the model's."
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
     """Streams, queue and cache."""
 
-    parallel: int = setting(4, "--parallel", "Streams generated at the same time.", aliases=("-np",))
-    queue: int = setting(64, "--queue", "Requests that may wait; one more is answered with 429.")
+    parallel: int = setting(
+        4, "--parallel", "Streams generated at the same time.", aliases=("-np",), minimum=1, maximum=250
+    )
+    queue: int = setting(
+        64, "--queue", "Requests that may wait; one more is answered with 429.", minimum=0, maximum=100000
+    )
     cache: bool = setting(True, "--cache/--no-cache", "Restore and save prefixes.")
-    exact: bool = setting(False, "--exact", "Make answers bit-identical with the cache cold, warm or off: one stream at a time, fixed chunk boundaries.")
-    cache_ram_bytes: int = setting(1 << 30, "--cache-ram", "Host RAM for saved segments (e.g. 8GiB); default a quarter of the free RAM, at least 1GiB.")
-    resident_idle: int = setting(2, "--resident-idle", "Finished sequences kept in the live cache so that they go on without a restore.")
+    exact: bool = setting(
+        False,
+        "--exact",
+        "Make answers bit-identical with the cache cold, warm or off: one stream at a time, fixed chunk boundaries.",
+    )
+    cache_ram_bytes: int = setting(
+        1 << 30,
+        "--cache-ram",
+        "Host RAM for saved segments (e.g. 8GiB); default a quarter of the free RAM, at least 1GiB.",
+        minimum=1 << 20,
+        maximum=1 << 44,
+    )
+    resident_idle: int = setting(
+        2,
+        "--resident-idle",
+        "Finished sequences kept in the live cache so that they go on without a restore.",
+        minimum=0,
+        maximum=250,
+    )
 
     def validate(self) -> None:
         """Check the ranges; raise ConfigError naming the flag and the limit."""
-        _in_range("--parallel", self.parallel, 1, 250)
-        _in_range("--queue", self.queue, 0, 100_000)
-        _in_range("--cache-ram", self.cache_ram_bytes, 1 << 20, 1 << 44)
-        _in_range("--resident-idle", self.resident_idle, 0, 250)
+        for declared in fields(self):
+            low, high = declared.metadata["minimum"], declared.metadata["maximum"]
+            if low is not None and high is not None:
+                _in_range(declared.metadata["flag"], getattr(self, declared.name), low, high)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     """Bounds on everything a client can grow."""
 
-    body_bytes: int = setting(32 << 20, "--max-body-bytes", "Largest request body, in bytes.")
-    messages: int = setting(4096, "--max-messages", "Most messages in a request.")
-    tools: int = setting(1024, "--max-tools", "Most tools in a request.")
-    choices: int = setting(8, "--max-choices", "Largest n.")
-    stop_strings: int = setting(16, "--max-stop-strings", "Most stop strings in a request.")
-    stop_bytes: int = setting(256, "--max-stop-bytes", "Longest stop string, in UTF-8 bytes.")
-    logprobs: int = setting(20, "--max-logprobs", "Largest top_logprobs.")
-    logit_bias: int = setting(1024, "--max-logit-bias", "Most entries in logit_bias.")
+    body_bytes: int = setting(
+        32 << 20, "--max-body-bytes", "Largest request body, in bytes.", minimum=1024, maximum=1 << 30
+    )
+    messages: int = setting(4096, "--max-messages", "Most messages in a request.", minimum=1, maximum=1 << 20)
+    tools: int = setting(1024, "--max-tools", "Most tools in a request.", minimum=0, maximum=1 << 16)
+    choices: int = setting(8, "--max-choices", "Largest n.", minimum=1, maximum=250)
+    stop_strings: int = setting(16, "--max-stop-strings", "Most stop strings in a request.", minimum=0, maximum=4096)
+    stop_bytes: int = setting(
+        256, "--max-stop-bytes", "Longest stop string, in UTF-8 bytes.", minimum=1, maximum=1 << 16
+    )
+    logprobs: int = setting(20, "--max-logprobs", "Largest top_logprobs.", minimum=0, maximum=1000)
+    logit_bias: int = setting(1024, "--max-logit-bias", "Most entries in logit_bias.", minimum=0, maximum=1 << 20)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,11 +204,19 @@ class ServerConfig:
     """The HTTP edge."""
 
     host: str = setting("127.0.0.1", "--host", "Address to listen on; a public one needs --api-key.")
-    port: int = setting(8080, "--port", "Port to listen on; 0 takes a free one.")
-    api_keys: tuple[str, ...] = setting((), "--api-key", "Key that clients must send as a bearer token; may be given more than once.")
-    allowed_hosts: tuple[str, ...] = setting((), "--allowed-host", "Host header accepted besides the loopback names; may be given more than once.")
-    allowed_origins: tuple[str, ...] = setting((), "--allowed-origin", "Browser origin accepted besides the server's own; may be given more than once.")
-    chat_template: str | None = setting(None, "--chat-template", "Chat template: 'hermes', 'chatml', a name in the model file, or a Jinja file.")
+    port: int = setting(8080, "--port", "Port to listen on; 0 takes a free one.", minimum=0, maximum=65535)
+    api_keys: tuple[str, ...] = setting(
+        (), "--api-key", "Key that clients must send as a bearer token; may be given more than once."
+    )
+    allowed_hosts: tuple[str, ...] = setting(
+        (), "--allowed-host", "Host header accepted besides the loopback names; may be given more than once."
+    )
+    allowed_origins: tuple[str, ...] = setting(
+        (), "--allowed-origin", "Browser origin accepted besides the server's own; may be given more than once."
+    )
+    chat_template: str | None = setting(
+        None, "--chat-template", "Chat template: 'hermes', 'chatml', a name in the model file, or a Jinja file."
+    )
     model_alias: str | None = setting(None, "--alias", "Name under which the model is listed.", aliases=("-a",))
     limits: Limits = field(default_factory=Limits)
 

@@ -1,15 +1,15 @@
 """Every error Anchorline raises on purpose.
 
-    AnchorlineError
-    ├── ConfigError            a setting is unusable; names the flag and the limit
-    ├── ModelError             the model cannot be loaded or is of a kind not served
-    ├── RequestError           the client's request is unusable (HTTP 400); names the field
-    │   ├── PromptTooLong      the prompt does not fit into the context
-    │   └── BodyTooLarge       the request body is over the limit (HTTP 413)
-    ├── QueueFull              the waiting queue is at its limit (HTTP 429 + Retry-After)
-    ├── Cancelled              the client went away or the request was cancelled
-    └── EngineFailure          the engine cannot go on (HTTP 503)
-        └── BackendFailure     one llama.cpp call failed; the sequences in it are lost
+AnchorlineError
+├── ConfigError            a setting is unusable; names the flag and the limit
+├── ModelError             the model cannot be loaded or is of a kind not served
+├── RequestError           the client's request is unusable (HTTP 400); names the field
+│   ├── PromptTooLong      the prompt does not fit into the context
+│   └── BodyTooLarge       the request body is over the limit (HTTP 413)
+├── QueueFull              the waiting queue is at its limit (HTTP 429 + Retry-After)
+├── Cancelled              the client went away or the request was cancelled
+└── EngineFailure          the engine cannot go on (HTTP 503)
+    └── BackendFailure     one llama.cpp call failed; the sequences in it are lost
 """
 
 

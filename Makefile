@@ -1,0 +1,73 @@
+# make help lists the targets. Everything is installed into .venv; nothing outside it is touched.
+
+PYTHON ?= python3
+MODEL ?= smollm2
+ARGS ?=
+
+BIN := .venv/bin
+STAMP := .venv/.anchorline-setup
+# Forwarded to the set-up script; see its head for what each does.
+export SKIP_LLAMA LLAMA_WHEEL_INDEX
+
+.DEFAULT_GOAL := help
+.PHONY: help setup serve demo lint types imports tests test test-long bench-replay bench-peers bench-warm-turn bench-decode bench-arena clean
+
+help: ## List the targets.
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@echo
+	@echo "  PYTHON=python3.12       the interpreter that .venv is made with (3.11 or newer)"
+	@echo "  MODEL=PATH ARGS='...'   the model and the options of serve; ARGS also reach demo and the benchmarks"
+	@echo "  CMAKE_ARGS='...'        build llama.cpp with these CMake options, e.g. -DGGML_CUDA=on"
+	@echo "  LLAMA_WHEEL_INDEX=URL   take a prebuilt llama-cpp-python wheel from this index instead of compiling"
+	@echo "  SKIP_LLAMA=1            use the llama-cpp-python that is already installed in .venv"
+
+# The script looks at what is there already, so running it again is quick and changes nothing.
+setup: ## Create .venv and install everything (compiles llama.cpp once, about 4 minutes on 2 cores).
+	@$(PYTHON) scripts/setup_venv.py
+	@touch $(STAMP)
+
+$(STAMP): pyproject.toml scripts/setup_venv.py
+	@$(PYTHON) scripts/setup_venv.py
+	@touch $(STAMP)
+
+serve: $(STAMP) ## Serve MODEL on http://127.0.0.1:8080.
+	@exec $(BIN)/anchorline serve "$(MODEL)" $(ARGS)
+
+demo: $(STAMP) ## Run a short agent session and show what each call restored and prefilled.
+	@$(BIN)/anchorline demo $(ARGS)
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(STAMP)
+	$(BIN)/mypy
+
+imports: $(STAMP)
+	$(BIN)/lint-imports
+
+tests: $(STAMP)
+	$(BIN)/pytest -m "not slow"
+
+test: lint types imports tests ## Lint, types, import contracts and all tests.
+
+test-long: $(STAMP) ## The tests that take more than a minute.
+	$(BIN)/pytest -m slow
+
+bench-replay: $(STAMP) ## Replay agent traces (ARGS="TRACE... [--mix] ...") and compare prefilled tokens with the oracle.
+	@$(BIN)/anchorline replay $(ARGS)
+
+bench-peers: $(STAMP) ## The same replay with llama-server beside it (pip install 'anchorline[peers]').
+	@$(BIN)/anchorline replay --peer llama-server $(ARGS)
+
+bench-warm-turn: $(STAMP) ## TTFT of a warm turn against prefilling only its delta.
+	@OMP_WAIT_POLICY=passive $(BIN)/python -m anchorline.bench.warm_turn $(ARGS)
+
+bench-decode: $(STAMP) ## The engine's time per token against a bare llama_decode loop.
+	@OMP_WAIT_POLICY=passive $(BIN)/python benchmarks/decode_step.py $(ARGS)
+
+bench-arena: $(STAMP) ## Export speed into a warm and into a fresh arena.
+	@OMP_WAIT_POLICY=passive $(BIN)/python benchmarks/arena.py $(ARGS)
+
+clean: ## Remove caches and build products (not .venv).
+	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
