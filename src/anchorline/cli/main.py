@@ -1,0 +1,27 @@
+"""The ``anchorline`` command: its sub-commands, and what a person sees when one of them fails."""
+
+from __future__ import annotations
+
+import click
+
+from anchorline import __version__
+from anchorline.cli.demo import demo
+from anchorline.cli.replay import replay
+from anchorline.cli.serve import serve
+from anchorline.cli.suggest import SuggestingGroup
+
+
+@click.group(cls=SuggestingGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="anchorline")
+def cli() -> None:
+    """Serve a GGUF model to OpenAI clients without prefilling the same prefix twice."""
+
+
+cli.add_command(serve)
+cli.add_command(demo)
+cli.add_command(replay)
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    cli(prog_name="anchorline")

@@ -1,0 +1,100 @@
+"""Command-line options made from the fields of ``config``, and configs made from their values."""
+
+from __future__ import annotations
+
+import types
+from dataclasses import MISSING, Field, fields, is_dataclass
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+
+import click
+
+from anchorline.cli.values import AdapterType, GpuLayersType, SizeType, TensorSplitType, format_size
+
+Config = TypeVar("Config")
+
+MACHINE_DEFAULTS = {"cache_ram_bytes": "a quarter of the free RAM"}
+"""Settings whose default depends on the machine; their option is None until ``cli`` resolves it."""
+
+SPECIAL_TYPES: dict[str, click.ParamType[Any]] = {
+    "gpu_layers": GpuLayersType(),
+    "tensor_split": TensorSplitType(),
+    "lora": AdapterType(),
+}
+SPELLED_DEFAULTS: dict[str, Any] = {"gpu_layers": "auto"}
+
+
+class SettingOption(click.Option):
+    """An option that knows under which heading the help shows it."""
+
+    def __init__(self, *declarations: str, section: str, **attributes: Any) -> None:
+        super().__init__(declarations, **attributes)
+        self.section = section
+
+
+def options_of(config: type, *, section: str) -> list[SettingOption]:
+    """One option for each setting of ``config`` and of the configs inside it; parameter name = field name."""
+    hints = get_type_hints(config)
+    options = []
+    for declared in fields(config):
+        if "flag" in declared.metadata:
+            options.append(_option(declared, hints[declared.name], section))
+        elif is_dataclass(hints[declared.name]):
+            options.extend(options_of(hints[declared.name], section="Limits"))
+    return options
+
+
+def build(config: type[Config], values: dict[str, Any]) -> Config:
+    """A ``config`` from parsed options; a field without one keeps its default."""
+    hints = get_type_hints(config)
+    arguments: dict[str, Any] = {}
+    for declared in fields(config):  # type: ignore[arg-type]
+        if "flag" in declared.metadata or declared.name in values:
+            arguments[declared.name] = values[declared.name]
+        elif is_dataclass(hints[declared.name]):
+            arguments[declared.name] = build(hints[declared.name], values)
+    return config(**arguments)
+
+
+def _option(declared: Field[Any], hint: Any, section: str) -> SettingOption:
+    meta = declared.metadata
+    default = declared.default if declared.default is not MISSING else None
+    attributes: dict[str, Any] = {"help": meta["help"], "section": section, "show_default": True, "default": default}
+    many = get_origin(hint) is tuple and declared.name != "tensor_split"
+    if hint is bool:
+        attributes["is_flag"] = True
+        attributes["show_default"] = "/" in meta["flag"]
+    else:
+        attributes["type"] = SPECIAL_TYPES.get(declared.name) or _value_type(declared, hint, many=many)
+        if hint in (int, float) and declared.name not in SPECIAL_TYPES and not declared.name.endswith("_bytes"):
+            attributes["metavar"] = "N"
+    if many:
+        attributes["multiple"] = True
+    if declared.name in MACHINE_DEFAULTS:
+        attributes |= {"default": None, "show_default": MACHINE_DEFAULTS[declared.name]}
+    elif isinstance(attributes.get("type"), SizeType):
+        attributes["show_default"] = format_size(int(default or 0))
+    elif default is None or default == ():
+        attributes["show_default"] = False
+    if declared.name == "tensor_split":
+        attributes["default"] = None
+        attributes["callback"] = lambda ctx, param, value: value or ()
+    if declared.name in SPELLED_DEFAULTS:
+        attributes["default"] = SPELLED_DEFAULTS[declared.name]
+    return SettingOption(declared.name, meta["flag"], *meta["aliases"], **attributes)
+
+
+def _value_type(declared: Field[Any], hint: Any, *, many: bool) -> click.ParamType[Any]:
+    meta = declared.metadata
+    base = get_args(hint)[0] if many or get_origin(hint) is types.UnionType else hint
+    if meta["choices"]:
+        return click.Choice(meta["choices"])
+    if base is int and declared.name.endswith("_bytes"):
+        return SizeType(minimum_bytes=meta["minimum"], maximum_bytes=meta["maximum"])
+    limited = meta["minimum"] is not None or meta["maximum"] is not None
+    if base is int:
+        return click.IntRange(min=meta["minimum"], max=meta["maximum"]) if limited else click.INT
+    if base is float:
+        return click.FloatRange(min=meta["minimum"], max=meta["maximum"]) if limited else click.FLOAT
+    if base is str:
+        return click.STRING
+    raise TypeError(f"no option type for {declared.name}: {hint}")
