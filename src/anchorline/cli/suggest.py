@@ -8,11 +8,17 @@ from typing import Any
 
 import click
 
-from anchorline.errors import AnchorlineError
+from anchorline.errors import AnchorlineError, ConfigError, ModelError
 
 
 class Refusal(click.ClickException):
-    """An error of ours, shown as one line; the exit code is that of a wrong command line."""
+    """An error of ours, shown without a traceback."""
+
+    exit_code = 1
+
+
+class WrongSetting(Refusal):
+    """A setting or a model that cannot be used: the exit code of a wrong command line."""
 
     exit_code = 2
 
@@ -57,6 +63,8 @@ class SuggestingGroup(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
+        except (ConfigError, ModelError) as error:
+            raise WrongSetting(str(error)) from error
         except AnchorlineError as error:
             raise Refusal(str(error)) from error
 

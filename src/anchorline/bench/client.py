@@ -1,0 +1,161 @@
+"""The calls that the benchmarks make, and what they read from the answers."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any
+
+import httpx
+import numpy as np
+
+from anchorline.bench.oracle import Tokens, as_tokens
+from anchorline.errors import AnchorlineError
+
+CHAT_PATH = "/v1/chat/completions"
+TIMEOUT_SECONDS = 3600.0
+
+
+class CallFailed(AnchorlineError):
+    """The server refused a call; ``status`` is the HTTP status, the message its own words."""
+
+    def __init__(self, message: str, *, status: int, code: str | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """One finished call. Times are milliseconds, as ``timings`` has them."""
+
+    text: str
+    reply_tokens: Tokens
+    prompt_tokens: int
+    cached_tokens: int
+    prefilled_tokens: int
+    ttft_ms: float | None
+    """Measured here for a streamed call, else the server's own figure."""
+    timings: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def tier(self) -> str:
+        """Where the restored tokens came from: resident, host, both, or none."""
+        names = [name for name in ("resident", "host") if self.timings.get(f"{name}_n")]
+        return " + ".join(names) if names else "none"
+
+
+class Client:
+    """An HTTP client for one server; close it, or use it as a context manager."""
+
+    def __init__(self, url: str, *, api_key: str | None = None) -> None:
+        headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        self.url = url
+        self._http = httpx.Client(base_url=url, timeout=TIMEOUT_SECONDS, headers=headers, trust_env=False)
+
+    def close(self) -> None:
+        self._http.close()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def get(self, path: str) -> Any:
+        return _checked(self._http.get(path))
+
+    def post(self, path: str, body: dict[str, Any]) -> Any:
+        """The decoded answer; raises CallFailed."""
+        return _checked(self._http.post(path, json=body))
+
+    def prompt_tokens(self, body: dict[str, Any]) -> Tokens:
+        """The ids of the prompt that the server makes of a chat body."""
+        return as_tokens(self.post("/apply-template", {**body, "return_tokens": True})["tokens"])
+
+    def chat(self, body: dict[str, Any]) -> Answer:
+        """One call whose answer comes as a whole, with the ids of the reply."""
+        answer = self.post(CHAT_PATH, {**body, "stream": False, "return_tokens": True})
+        choice = answer["choices"][0]
+        return _answer(
+            text=choice["message"].get("content") or "",
+            reply=choice.get("tokens") or (),
+            usage=answer["usage"],
+            timings=answer["timings"],
+            ttft_ms=answer["timings"].get("ttft_ms"),
+        )
+
+    def stream_chat(self, body: dict[str, Any]) -> Answer:
+        """One streamed call; its TTFT is from sending the request to the first text received."""
+        request = {**body, "stream": True, "stream_options": {"include_usage": True}, "return_tokens": True}
+        text: list[str] = []
+        reply: list[int] = []
+        usage: dict[str, Any] = {}
+        timings: dict[str, Any] = {}
+        ttft_ms: float | None = None
+        started = time.perf_counter()
+        with self._http.stream("POST", CHAT_PATH, json=request) as response:
+            if response.status_code != httpx.codes.OK:
+                response.read()
+                _checked(response)
+            for event in _events(response):
+                for choice in event.get("choices", ()):
+                    delta = choice.get("delta", {}).get("content")
+                    if (delta or choice.get("finish_reason")) and ttft_ms is None:
+                        ttft_ms = (time.perf_counter() - started) * 1000
+                    text.append(delta or "")
+                    reply.extend(choice.get("tokens") or ())
+                usage = event.get("usage") or usage
+                timings = event.get("timings") or timings
+        return _answer(text="".join(text), reply=reply, usage=usage, timings=timings, ttft_ms=ttft_ms)
+
+
+def _answer(
+    *, text: str, reply: Sequence[int], usage: dict[str, Any], timings: dict[str, Any], ttft_ms: float | None
+) -> Answer:
+    prompt_tokens = int(usage["prompt_tokens"])
+    cached_tokens = int(usage["prompt_tokens_details"]["cached_tokens"])
+    prefilled_tokens = int(timings["prompt_n"])
+    if cached_tokens + prefilled_tokens != prompt_tokens or cached_tokens != timings["cache_n"]:
+        raise CallFailed(
+            f"the server's numbers disagree: {prompt_tokens} prompt tokens, {cached_tokens} cached "
+            f"(timings: {timings['cache_n']}), {prefilled_tokens} prefilled",
+            status=httpx.codes.OK,
+        )
+    return Answer(
+        text=text,
+        reply_tokens=np.asarray(reply, dtype=np.int32),
+        prompt_tokens=prompt_tokens,
+        cached_tokens=cached_tokens,
+        prefilled_tokens=prefilled_tokens,
+        ttft_ms=ttft_ms,
+        timings=timings,
+    )
+
+
+def _checked(response: httpx.Response) -> Any:
+    if response.is_success:
+        return response.json()
+    try:
+        error = response.json()["error"]
+        message, code = str(error["message"]), error.get("code")
+    except (ValueError, KeyError, TypeError):
+        message, code = response.text[:500], None
+    raise CallFailed(f"HTTP {response.status_code}: {message}", status=response.status_code, code=code)
+
+
+def _events(response: httpx.Response) -> Iterator[dict[str, Any]]:
+    for line in response.iter_lines():
+        if line.startswith("data:"):
+            payload = line.removeprefix("data:").strip()
+            if payload == "[DONE]":
+                return
+            event = json.loads(payload)
+            if "error" in event:
+                raise CallFailed(str(event["error"].get("message")), status=httpx.codes.OK)
+            yield event

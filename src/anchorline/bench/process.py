@@ -1,0 +1,97 @@
+"""A server of our own in a child process, for as long as a benchmark runs."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import threading
+from collections import deque
+from collections.abc import Sequence
+from types import TracebackType
+
+from anchorline.errors import AnchorlineError
+
+LISTENING = re.compile(r"listening on (http://\S+)")
+KEPT_LINES = 40
+STOP_SECONDS = 20.0
+
+
+class ServerFailed(AnchorlineError):
+    """The child ended before it listened; the message holds the end of what it said."""
+
+
+class ServerProcess:
+    """Starts ``command``, waits for its line "listening on URL", and stops it at the end.
+
+    Use as a context manager. The child's stderr is read to its end by a thread, so it never blocks.
+    """
+
+    def __init__(self, command: Sequence[str], *, environment: dict[str, str] | None = None) -> None:
+        self.url: str | None = None
+        self.lines: deque[str] = deque(maxlen=KEPT_LINES)
+        self._settled = threading.Event()
+        self._process = subprocess.Popen(
+            list(command),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            env=environment,
+            # A Ctrl-C is for us; we then stop the child in order.
+            start_new_session=True,
+        )
+        self._reader = threading.Thread(target=self._read, name="server-stderr", daemon=True)
+        self._reader.start()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def wait_until_listening(self) -> str:
+        """The URL; raises ServerFailed when the child ended first."""
+        self._settled.wait()
+        if self.url is None:
+            code = self._process.wait()
+            said = "\n".join(self.lines) or "(it said nothing)"
+            raise ServerFailed(f"the server ended with code {code} before it listened:\n{said}")
+        return self.url
+
+    def stop(self) -> int:
+        """Ask the child to end (SIGTERM), kill it when it does not; returns its exit code. Idempotent."""
+        if self._process.poll() is None:
+            self._process.terminate()
+            try:
+                self._process.wait(timeout=STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+        code = self._process.wait()
+        self._reader.join()
+        return code
+
+    def __enter__(self) -> ServerProcess:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _read(self) -> None:
+        stream = self._process.stderr
+        assert stream is not None
+        with stream:
+            for line in stream:
+                self.lines.append(line.rstrip("\n"))
+                found = LISTENING.search(line)
+                if found is not None and self.url is None:
+                    self.url = found.group(1)
+                    self._settled.set()
+        self._settled.set()
+
+
+def start_anchorline(arguments: Sequence[str], *, environment: dict[str, str] | None = None) -> ServerProcess:
+    """``anchorline serve`` on a free loopback port, in this interpreter."""
+    command = [sys.executable, "-m", "anchorline", "serve", "--port", "0", *arguments]
+    return ServerProcess(command, environment=environment)

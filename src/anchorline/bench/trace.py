@@ -1,0 +1,120 @@
+"""Traces of agents: one JSON object per line, plain or delta-encoded.
+
+plain   {"t": arrival seconds, "t_end": seconds, "path": "/v1/…", "body": {…request…}}
+delta   {"tools_def": n, "tools": […]}, or a request without messages and tools in its body but with
+        "tools_ref": n, and "base", "keep", "add": messages = messages(request base)[:keep] + add
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from anchorline.errors import ConfigError
+
+CHAT_PATH = "/v1/chat/completions"
+SECOND_SESSION_REQUESTS = 12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceRequest:
+    """One recorded call; ``body`` is the request as it was sent."""
+
+    path: str
+    body: dict[str, Any]
+    arrival_seconds: float
+    end_seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trace:
+    name: str
+    requests: tuple[TraceRequest, ...]
+
+
+def read_trace(path: Path) -> Trace:
+    """Read a trace file of either encoding; raises ConfigError naming the file and the line."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read the trace {path}: {error}") from error
+    requests: list[TraceRequest] = []
+    tools: dict[int, Any] = {}
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            entry = json.loads(line)
+            if "tools_def" in entry:
+                tools[entry["tools_def"]] = entry["tools"]
+            else:
+                requests.append(_request(entry, requests, tools))
+        except (ValueError, KeyError, IndexError, TypeError) as error:
+            raise ConfigError(f"{path}, line {number}, is no trace entry: {type(error).__name__} {error}") from error
+    return Trace(name=path.name.removesuffix(".jsonl").removesuffix(".delta"), requests=tuple(requests))
+
+
+def chat_only(trace: Trace) -> Trace:
+    """The calls of ``trace`` to the chat endpoint."""
+    return Trace(name=trace.name, requests=tuple(r for r in trace.requests if r.path == CHAT_PATH))
+
+
+def mix(traces: Sequence[Trace]) -> Trace:
+    """What a machine shared by several agents sees: the traces round-robin, one call of each in turn.
+
+    The first trace brings a second session: its first calls again with other user texts, so that two
+    conversations share one head. It takes the third turn of each round.
+    """
+    if not traces:
+        raise ConfigError("a mix needs at least one trace")
+    members = list(traces)
+    members.insert(2, second_session(traces[0]))
+    return Trace(name="mix", requests=tuple(_round_robin([trace.requests for trace in members])))
+
+
+def second_session(trace: Trace) -> Trace:
+    """The first calls of ``trace`` with every user text reversed: the same head, another conversation."""
+    requests = []
+    for request in trace.requests[:SECOND_SESSION_REQUESTS]:
+        body = copy.deepcopy(request.body)
+        for message in body.get("messages", ()):
+            if message.get("role") == "user" and isinstance(message.get("content"), str):
+                message["content"] = "Second session. " + message["content"][::-1]
+        requests.append(
+            TraceRequest(
+                path=request.path,
+                body=body,
+                arrival_seconds=request.arrival_seconds,
+                end_seconds=request.end_seconds,
+            )
+        )
+    return Trace(name=f"{trace.name}-second", requests=tuple(requests))
+
+
+def _request(entry: dict[str, Any], earlier: Sequence[TraceRequest], tools: dict[int, Any]) -> TraceRequest:
+    body = dict(entry["body"])
+    if "add" in entry:
+        base = entry["base"]
+        kept = [] if base is None else earlier[base].body["messages"][: entry["keep"]]
+        body["messages"] = kept + entry["add"]
+        if entry.get("tools_ref") is not None:
+            body["tools"] = tools[entry["tools_ref"]]
+    return TraceRequest(
+        path=entry["path"], body=body, arrival_seconds=float(entry["t"]), end_seconds=float(entry["t_end"])
+    )
+
+
+def _round_robin(queues: Iterable[Iterable[TraceRequest]]) -> Iterator[TraceRequest]:
+    running = [iter(queue) for queue in queues]
+    while running:
+        still_running = []
+        for queue in running:
+            request = next(queue, None)
+            if request is not None:
+                still_running.append(queue)
+                yield request
+        running = still_running
