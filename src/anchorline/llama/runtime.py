@@ -143,9 +143,7 @@ class LlamaRuntime:
         self._batch.add(np.zeros(2, np.int32), start=0, sequence=0, output=False)
         if self.decode() is not DecodeStatus.OK:
             raise BackendFailure("the context has no room for two tokens")
-        two = api.llama_state_seq_get_size_ext(self._context, 0, 0)
-        api.llama_memory_seq_rm(self._memory, 0, 1, -1)
-        one = api.llama_state_seq_get_size_ext(self._context, 0, 0)
+        bytes_per_token = self._segments.measure()
         api.llama_memory_clear(self._memory, False)
         self._batch.clear()
-        return float(two - one)
+        return bytes_per_token

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from anchorline.errors import BackendFailure
 from anchorline.llama.library import api
@@ -26,6 +27,11 @@ from anchorline.llama.library import api
 _BYTES = ctypes.POINTER(ctypes.c_uint8)
 _NO_FLAGS = 0
 _ALL = -1
+
+# A blob starts with magic, sequence id, number of streams and number of cells, 4 bytes each; then
+# come the cells: position, number of ids, (12 bytes more on models with M-RoPE,) sequence id.
+_HEADER_BYTES = 16
+_CELL_SIZES = (12, 24)
 
 
 class SegmentPort:
@@ -35,6 +41,21 @@ class SegmentPort:
         self._context = context
         self._memory = api.llama_get_memory(context)
         self._scratch = scratch
+        self._cell_bytes = 0
+
+    def measure(self) -> float:
+        """Learn the layout of a blob from sequence 0, which holds two tokens; return one token's bytes.
+
+        Raises BackendFailure when llama.cpp exports in a layout that this code does not know.
+        """
+        one = self.export_rows(0, 0, 1, _fresh)
+        two = self.export_rows(0, 0, 2, _fresh)
+        assert one is not None
+        assert two is not None
+        for self._cell_bytes in _CELL_SIZES:
+            if self._positions(np.frombuffer(two, np.uint8)) == (0, 2):
+                return float(two.nbytes - one.nbytes)
+        raise BackendFailure("llama.cpp exports KV cells in an unknown layout")
 
     def length(self, sequence: int) -> int:
         """Tokens held by ``sequence``. Raises BackendFailure unless they start at position 0."""
@@ -76,10 +97,13 @@ class SegmentPort:
         if tip != start or not start < end:
             raise BackendFailure(f"sequence {sequence} ends at {tip}; it cannot take in [{start}, {end})")
         view = np.frombuffer(rows, np.uint8)
+        span = self._positions(view)
+        if span is None or not span[0] <= start < end <= span[1]:
+            return False
         try:
             pointer = view.ctypes.data_as(_BYTES)
             read = api.llama_state_seq_set_data_ext(self._context, pointer, view.nbytes, self._scratch, _NO_FLAGS)
-            if read != view.nbytes or not self._scratch_covers(start, end):
+            if read != view.nbytes:
                 return False
             api.llama_memory_seq_cp(self._memory, self._scratch, sequence, start, end)
         finally:
@@ -89,10 +113,28 @@ class SegmentPort:
         api.llama_memory_seq_rm(self._memory, sequence, start, _ALL)
         return False
 
-    def _scratch_covers(self, start: int, end: int) -> bool:
-        first: int = api.llama_memory_seq_pos_min(self._memory, self._scratch)
-        last: int = api.llama_memory_seq_pos_max(self._memory, self._scratch)
-        return 0 <= first <= start and last >= end - 1
+    def _positions(self, blob: npt.NDArray[np.uint8]) -> tuple[int, int] | None:
+        """The span of positions in ``blob``, each held once; None when they are anything else.
+
+        llama.cpp takes any position, and a negative one would occupy its cell for ever: seq_rm
+        does not see it, and every later import into the scratch sequence would fail.
+        """
+        if blob.nbytes < _HEADER_BYTES:
+            return None
+        _magic, _sequence, streams, count = blob[:_HEADER_BYTES].view(np.uint32).tolist()
+        end = _HEADER_BYTES + count * self._cell_bytes
+        if streams != 1 or count == 0 or end > blob.nbytes:
+            return None
+        positions = blob[_HEADER_BYTES:end].view(np.int32)[:: self._cell_bytes // 4]
+        # Cells lie in the order of the pool, which after frees need not be that of the positions.
+        first = int(positions.min())
+        if first < 0 or not np.array_equal(np.sort(positions), np.arange(first, first + count)):
+            return None
+        return first, first + count
 
     def _empty_scratch(self) -> None:
         api.llama_memory_seq_rm(self._memory, self._scratch, _ALL, _ALL)
+
+
+def _fresh(nbytes: int) -> memoryview:
+    return memoryview(bytearray(nbytes))

@@ -1,0 +1,58 @@
+"""Models that all tests share; each is made once per session."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from anchorline.config import ModelConfig
+from anchorline.llama.model import Model, default_model_path, load_model
+from anchorline.llama.runtime import LlamaRuntime
+from tests.support.cut_gguf import cut_layers
+from tests.support.runtimes import make_runtime
+
+
+@pytest.fixture(scope="session")
+def test_llama_model() -> Iterator[Model]:
+    """``test:llama``, random weights with plain attention."""
+    model = load_model(ModelConfig(model="test:llama"))
+    yield model
+    model.close()
+
+
+@pytest.fixture(scope="session")
+def smollm2_path() -> Path:
+    """The installed default model, whole."""
+    return default_model_path()
+
+
+@pytest.fixture(scope="session")
+def tiny_smollm2_path(smollm2_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The default model cut to 2 layers with a context of 32768: real tokenizer and template, quick."""
+    path = tmp_path_factory.mktemp("models") / "smollm2-2-layers.gguf"
+    cut_layers(smollm2_path, path, layers=2, context_tokens=32768)
+    return path
+
+
+@pytest.fixture(scope="session")
+def smollm2_model(smollm2_path: Path) -> Iterator[Model]:
+    model = load_model(ModelConfig(model=str(smollm2_path)))
+    yield model
+    model.close()
+
+
+@pytest.fixture(scope="session")
+def tiny_smollm2_model(tiny_smollm2_path: Path) -> Iterator[Model]:
+    model = load_model(ModelConfig(model=str(tiny_smollm2_path)))
+    yield model
+    model.close()
+
+
+@pytest.fixture
+def runtime(test_llama_model: Model) -> Iterator[LlamaRuntime]:
+    """A fresh runtime on ``test:llama``: 3 sequences, 2048 cells, one thread."""
+    made = make_runtime(test_llama_model)
+    yield made
+    made.close()
