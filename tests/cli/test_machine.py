@@ -1,0 +1,71 @@
+"""What the machine offers, read from a made-up /proc and /sys."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from anchorline.cli.machine import GIB, default_cache_bytes, free_ram_bytes, physical_cores
+
+
+def put(root: Path, name: str, text: str) -> None:
+    path = root / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    put(tmp_path, "proc/meminfo", "MemTotal: 65536 kB\nMemFree: 1 kB\nMemAvailable: 33554432 kB\n")
+    return tmp_path
+
+
+def test_without_limits_it_is_what_the_kernel_calls_available(root: Path) -> None:
+    assert free_ram_bytes(root=root) == 32 * GIB
+    assert default_cache_bytes(root=root) == 8 * GIB
+
+
+def test_the_cache_gets_a_gibibyte_even_on_a_full_machine(tmp_path: Path) -> None:
+    assert free_ram_bytes(root=tmp_path) == 0
+    assert default_cache_bytes(root=tmp_path) == GIB
+
+
+def test_the_tightest_control_group_above_us_counts(root: Path) -> None:
+    put(root, "proc/self/cgroup", "0::/a/b\n")
+    put(root, "sys/fs/cgroup/a/memory.max", str(10 * GIB))
+    put(root, "sys/fs/cgroup/a/memory.current", str(2 * GIB))
+    put(root, "sys/fs/cgroup/a/b/memory.max", "max")
+    put(root, "sys/fs/cgroup/a/b/memory.current", str(GIB))
+    assert free_ram_bytes(root=root) == 8 * GIB
+
+
+def test_version_one_control_groups(root: Path) -> None:
+    put(root, "sys/fs/cgroup/memory/memory.limit_in_bytes", str(6 * GIB))
+    put(root, "sys/fs/cgroup/memory/memory.usage_in_bytes", str(2 * GIB))
+    assert default_cache_bytes(root=root) == GIB
+    assert free_ram_bytes(root=root) == 4 * GIB
+
+
+def test_a_group_over_its_limit_leaves_nothing(root: Path) -> None:
+    put(root, "proc/self/cgroup", "0::/\n")
+    put(root, "sys/fs/cgroup/memory.max", "100")
+    put(root, "sys/fs/cgroup/memory.current", "200")
+    assert free_ram_bytes(root=root) == 0
+
+
+def test_hyper_threads_count_once(tmp_path: Path) -> None:
+    for cpu, core in enumerate((0, 0, 1, 1)):
+        put(tmp_path, f"sys/devices/system/cpu/cpu{cpu}/topology/physical_package_id", "0\n")
+        put(tmp_path, f"sys/devices/system/cpu/cpu{cpu}/topology/core_id", f"{core}\n")
+    assert physical_cores(root=tmp_path, allowed={0, 1, 2, 3}) == 2
+    assert physical_cores(root=tmp_path, allowed={0, 1}) == 1
+
+
+def test_without_a_topology_each_cpu_is_a_core(tmp_path: Path) -> None:
+    assert physical_cores(root=tmp_path, allowed={0, 1, 2}) == 3
+
+
+def test_this_machine() -> None:
+    assert physical_cores() >= 1
+    assert default_cache_bytes() >= GIB
