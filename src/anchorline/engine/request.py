@@ -72,8 +72,6 @@ class MissReason(StrEnum):
     """A restore was refused by llama.cpp; the rest was recomputed."""
     OFF = "off"
     """The cache is off, for the server or for this request."""
-    BOUNDARY = "boundary"
-    """Exact mode resumes only at equal chunk boundaries."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,14 +1,14 @@
-"""Counters of the engine and its cache, read as one consistent snapshot."""
+"""Counters of the engine and its cache."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineStats:
-    """A snapshot; counters only grow, the rest are gauges."""
+    """One consistent snapshot. Counters only grow, the rest are gauges; without a cache its fields are 0."""
 
     alive: bool
     running: int
@@ -19,16 +19,16 @@ class EngineStats:
     context_tokens: int
     decode_calls: int
     preemptions: int
-    host_budget_bytes: int
-    host_used_bytes: int
-    host_segments: int
-    pinned_bytes: int
-    pins: int
-    restored_bytes: int
-    exported_bytes: int
-    saved_segments: int
-    evictions: int
-    evicted_bytes: int
-    unsaved_by_reason: Mapping[str, int]
-    restore_failures: int
-    pins_released: int
+    host_budget_bytes: int = 0
+    host_used_bytes: int = 0
+    host_segments: int = 0
+    pinned_bytes: int = 0
+    pins: int = 0
+    restored_bytes: int = 0
+    exported_bytes: int = 0
+    saved_segments: int = 0
+    evictions: int = 0
+    evicted_bytes: int = 0
+    unsaved_by_reason: Mapping[str, int] = field(default_factory=dict)
+    restore_failures: int = 0
+    pins_released: int = 0

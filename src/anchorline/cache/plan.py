@@ -1,0 +1,161 @@
+"""The planner: where a prompt's prefix comes from. Pure: values in, a frozen plan out.
+
+prompt   |----------------------------------------------|
+resident |===== agrees =====|                              continue it, or fork it
+host              |..........=======|                      then restore what reaches further
+prefill                             |-------------------|  always at least the last token
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+GIVE_UP_TOKENS = 256
+"""A resident sequence may lose this many tokens of its tail when it is continued …"""
+GIVE_UP_FRACTION = 0.25
+"""… or this share of what it keeps; beyond that it is forked and stays as it is."""
+
+
+class Source(StrEnum):
+    """Where the first restored tokens come from."""
+
+    CONTINUE = "continue"
+    FORK = "fork"
+    HOST = "host"
+    NOTHING = "nothing"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resident:
+    """A live sequence that agrees with the prompt on its first ``match_tokens``."""
+
+    sequence: int
+    match_tokens: int
+    length_tokens: int
+    busy: bool
+    """Still generating or prefilling: it may be forked, not continued."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostChain:
+    """The segments of the host tier that agree with the prompt on its first ``match_tokens``."""
+
+    match_tokens: int
+    ends: tuple[int, ...]
+    """Ascending ends of the segments; the last is ≥ ``match_tokens``."""
+    bytes_per_token: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Speeds:
+    """Measured on this machine, smoothed; the planner's only idea of time."""
+
+    prefill_seconds_per_token: float = 1e-3
+    restore_seconds_per_byte: float = 5e-10
+    restore_seconds_per_segment: float = 1e-3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What the engine carries out.
+
+    ``resident_tokens`` come from ``sequence`` (kept or shared), the following ones up to
+    ``restored_tokens`` from the host chain, the rest is prefilled.
+    """
+
+    source: Source
+    sequence: int | None
+    resident_tokens: int
+    restored_tokens: int
+    expected_seconds: float
+    rejected: tuple[tuple[Source, str], ...] = ()
+
+    @property
+    def host_tokens(self) -> int:
+        return self.restored_tokens - self.resident_tokens
+
+
+def make_plan(
+    prompt_tokens: int, residents: Sequence[Resident], host: HostChain | None, speeds: Speeds, *, may_fork: bool
+) -> Plan:
+    """The cheapest way to a prompt's last token; the losers are listed with what they would have cost.
+
+    ``may_fork`` says whether a free sequence id is there. Ties go to continuing, then to forking,
+    then to the host. At least the last prompt token is always left to prefill.
+    """
+    usable = prompt_tokens - 1
+    candidates = list(_candidates(usable, residents, host, may_fork=may_fork))
+    priced = [
+        Plan(
+            source=source,
+            sequence=None if resident is None else resident.sequence,
+            resident_tokens=from_resident,
+            restored_tokens=restored,
+            expected_seconds=_restore_seconds(from_resident, restored, host, speeds)
+            + (prompt_tokens - restored) * speeds.prefill_seconds_per_token,
+        )
+        for source, resident, from_resident, restored in candidates
+    ]
+    best = min(priced, key=lambda plan: (plan.expected_seconds, _PREFERENCE[plan.source]))
+    rejected = tuple(
+        (plan.source, f"{plan.restored_tokens} tokens restored, {plan.expected_seconds * 1e3:.1f} ms expected")
+        for plan in priced
+        if plan is not best
+    )
+    return Plan(
+        source=best.source,
+        sequence=best.sequence,
+        resident_tokens=best.resident_tokens,
+        restored_tokens=best.restored_tokens,
+        expected_seconds=best.expected_seconds,
+        rejected=rejected,
+    )
+
+
+_PREFERENCE = {Source.CONTINUE: 0, Source.FORK: 1, Source.HOST: 2, Source.NOTHING: 3}
+
+_Candidate = tuple[Source, Resident | None, int, int]
+
+
+def _candidates(
+    usable: int, residents: Sequence[Resident], host: HostChain | None, *, may_fork: bool
+) -> Iterator[_Candidate]:
+    """(source, resident, tokens from it, tokens restored in all) of every way there is."""
+    host_reach = 0 if host is None else min(host.match_tokens, usable)
+    yield Source.NOTHING, None, 0, 0
+    if host_reach > 0:
+        yield Source.HOST, None, 0, host_reach
+    for resident in residents:
+        shared = min(resident.match_tokens, usable)
+        if shared <= 0:
+            continue
+        if _may_continue(resident, shared):
+            source = Source.CONTINUE
+        elif may_fork:
+            source = Source.FORK
+        else:
+            continue
+        yield source, resident, shared, shared
+        if host_reach > shared:
+            yield source, resident, shared, host_reach
+
+
+def _may_continue(resident: Resident, shared: int) -> bool:
+    given_up = resident.length_tokens - shared
+    return not resident.busy and given_up <= max(GIVE_UP_TOKENS, GIVE_UP_FRACTION * shared)
+
+
+def _restore_seconds(start: int, end: int, host: HostChain | None, speeds: Speeds) -> float:
+    """Expected seconds to import the segments that lie in [start, end); exports are read whole."""
+    if host is None or end <= start:
+        return 0.0
+    seconds = 0.0
+    low = 0
+    for high in host.ends:
+        if high > start and low < end:
+            seconds += speeds.restore_seconds_per_segment
+            seconds += (high - low) * host.bytes_per_token * speeds.restore_seconds_per_byte
+        low = high
+    return seconds

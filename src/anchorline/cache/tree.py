@@ -1,0 +1,337 @@
+"""The segment tree: which token histories were seen, and which of their rows are kept.
+
+A path from the root spells a token history; each node is one segment of it.
+
+    root ── [0 ─ system+tools ─ 900) ──┬── [900 ─ user, reply ─ 1400) ── [1400 ─ tool result ─ 1500)
+                                       └── [900 ─ another session ─ 1200)
+
+A node without rows is a *ghost*: its ids stay, so that a miss can be explained, until the tree is
+over its token limit. Rows belong to an export that may span several nodes (a node split later
+views a part of the same export), so bytes are freed with the last view.
+
+In a *splitting* tree two histories part anywhere, and any position may be resumed. In a *whole*
+tree (exact mode) a segment is one prefill chunk, taken whole or not at all, and histories that
+were chunked differently are siblings even where their ids agree.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import count
+
+import numpy as np
+
+from anchorline.cache.tokens import common_prefix
+from anchorline.llama.interface import TokenArray
+
+
+class Absence(StrEnum):
+    """Why a ghost has no rows."""
+
+    EVICTED = "evicted"
+    NO_ROOM = "no_room"
+    """Nothing could be freed for them."""
+    OVERSIZE = "oversize"
+    """They are larger than the whole budget."""
+    EXPORT_FAILED = "export_failed"
+    RESTORE_FAILED = "restore_failed"
+
+
+class Rows:
+    """One exported span of rows; the nodes that view parts of it are counted."""
+
+    __slots__ = ("_free", "end", "memory", "start", "viewers")
+
+    def __init__(self, memory: memoryview, start: int, end: int, free: Callable[[], None]) -> None:
+        self.memory = memory
+        self.start = start
+        self.end = end
+        self.viewers = 0
+        self._free = free
+
+    @property
+    def nbytes(self) -> int:
+        return self.memory.nbytes
+
+    def view(self) -> Rows:
+        self.viewers += 1
+        return self
+
+    def release(self) -> None:
+        """Give up one view; the last one frees the bytes."""
+        assert self.viewers > 0
+        self.viewers -= 1
+        if self.viewers == 0:
+            self._free()
+
+
+class Segment:
+    """One node: the ids of [start, end) of a history, and its rows unless it is a ghost."""
+
+    __slots__ = (
+        "absence",
+        "children",
+        "last_used",
+        "leases",
+        "parent",
+        "pins",
+        "rows",
+        "start",
+        "tokens",
+        "uses",
+    )
+
+    def __init__(self, parent: Segment | None, start: int, tokens: TokenArray) -> None:
+        self.parent = parent
+        self.start = start
+        self.tokens = tokens
+        self.children: dict[int, list[Segment]] = {}
+        self.rows: Rows | None = None
+        self.absence: Absence | None = None
+        self.leases = 0
+        self.pins = 0
+        self.last_used = 0
+        self.uses = 0.0
+
+    @property
+    def end(self) -> int:
+        return self.start + int(self.tokens.size)
+
+    @property
+    def kept_bytes(self) -> int:
+        """This node's share of its export, by tokens; 0 for a ghost."""
+        if self.rows is None:
+            return 0
+        return self.rows.nbytes * int(self.tokens.size) // (self.rows.end - self.rows.start)
+
+    def offspring(self) -> Iterator[Segment]:
+        for siblings in self.children.values():
+            yield from siblings
+
+    @property
+    def is_droppable(self) -> bool:
+        """Whether its rows may go: nobody holds it and nothing kept depends on it."""
+        return (
+            self.rows is not None
+            and self.leases == 0
+            and self.pins == 0
+            and all(child.rows is None for child in self.offspring())
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """How far a prompt agrees with the tree.
+
+    ``chain`` holds the segments with rows from the root on, of which ``restorable`` tokens agree
+    with the prompt; ``seen`` tokens were seen before, rows kept or not; ``absence`` says why the
+    rows between the two are gone.
+    """
+
+    chain: tuple[Segment, ...]
+    restorable: int
+    seen: int
+    absence: Absence | None
+
+
+class SegmentTree:
+    """Every token history of one namespace. Not thread-safe; owned by the engine thread."""
+
+    def __init__(self, *, splitting: bool = True, ghost_tokens_limit: int = 8_000_000) -> None:
+        self.root = Segment(None, 0, np.empty(0, dtype=np.int32))
+        self.splitting = splitting
+        self.ghost_tokens = 0
+        self.kept_segments = 0
+        self._ghost_tokens_limit = ghost_tokens_limit
+        self._tick = 0
+
+    def match(self, tokens: TokenArray) -> Match:
+        """The deepest agreement of ``tokens`` with a splitting tree. Changes nothing."""
+        assert self.splitting
+        chain: list[Segment] = []
+        restorable = seen = 0
+        absence: Absence | None = None
+        node = self.root
+        while seen < tokens.size:
+            child, agreed = self._step(node, tokens, seen)
+            if child is None or agreed == 0:
+                break
+            if child.rows is not None and restorable == seen:
+                chain.append(child)
+                restorable += agreed
+            elif absence is None and child.rows is None:
+                absence = child.absence
+            seen += agreed
+            if agreed < child.tokens.size:
+                break
+            node = child
+        return Match(tuple(chain), restorable, seen, absence if restorable < seen else None)
+
+    def _step(self, node: Segment, tokens: TokenArray, position: int) -> tuple[Segment | None, int]:
+        """The child of ``node`` that agrees with ``tokens`` from ``position`` on, and how long.
+
+        A splitting tree has at most one such child, since siblings differ in their first id.
+        """
+        rest = tokens[position:]
+        for child in node.children.get(int(rest[0]), ()):
+            return child, common_prefix(child.tokens, rest)
+        return None, 0
+
+    def match_chunks(self, tokens: TokenArray, ends: list[int]) -> Match:
+        """Whole trees: follow the path whose segments end exactly at ``ends``, in order."""
+        assert not self.splitting
+        chain: list[Segment] = []
+        restorable = seen = 0
+        absence: Absence | None = None
+        node = self.root
+        for end in ends:
+            child = self._exact_child(node, tokens[seen:end])
+            if child is None:
+                break
+            if child.rows is not None and restorable == seen:
+                chain.append(child)
+                restorable = end
+            elif absence is None and child.rows is None:
+                absence = child.absence
+            seen = end
+            node = child
+        return Match(tuple(chain), restorable, seen, absence if restorable < seen else None)
+
+    @staticmethod
+    def _exact_child(node: Segment, span: TokenArray) -> Segment | None:
+        for child in node.children.get(int(span[0]), ()):
+            if child.tokens.size == span.size and common_prefix(child.tokens, span) == span.size:
+                return child
+        return None
+
+    def descend(self, tokens: TokenArray, end: int, *, from_node: Segment) -> list[Segment]:
+        """The nodes that spell ``tokens[from_node.end:end]`` below ``from_node``; made where missing.
+
+        New nodes are ghosts. In a splitting tree an existing node is split where ``end`` or the
+        first difference falls inside it. Returns the new path, ``from_node`` excluded.
+        """
+        path: list[Segment] = []
+        node = from_node
+        while node.end < end:
+            span = tokens[node.end : end]
+            if not self.splitting:
+                node = self._exact_child(node, span) or self._new_child(node, span)
+                path.append(node)
+                continue
+            child, agreed = self._step(node, tokens[:end], node.end)
+            if child is None or agreed == 0:
+                node = self._new_child(node, span)
+            else:
+                node = child if agreed == child.tokens.size else self._split(child, agreed)
+            path.append(node)
+        return path
+
+    def _new_child(self, parent: Segment, span: TokenArray) -> Segment:
+        child = Segment(parent, parent.end, span.astype(np.int32, copy=True))
+        child.last_used = self._tick
+        parent.children.setdefault(int(span[0]), []).append(child)
+        self.ghost_tokens += int(span.size)
+        return child
+
+    def _split(self, node: Segment, at: int) -> Segment:
+        """Split ``node`` after ``at`` of its tokens; the upper part is new, ``node`` keeps the tail.
+
+        Leases and pins stay with the tail, which keeps the upper part alive as its parent.
+        """
+        assert 0 < at < node.tokens.size
+        assert node.parent is not None
+        upper = Segment(node.parent, node.start, node.tokens[:at])
+        upper.last_used, upper.uses, upper.absence = node.last_used, node.uses, node.absence
+        if node.rows is not None:
+            upper.rows = node.rows.view()
+            self.kept_segments += 1
+        siblings = node.parent.children[int(upper.tokens[0])]
+        siblings[siblings.index(node)] = upper
+        node.parent = upper
+        node.start += at
+        node.tokens = node.tokens[at:]
+        upper.children[int(node.tokens[0])] = [node]
+        return upper
+
+    def keep(self, node: Segment, rows: Rows) -> None:
+        """Give a ghost its rows; ``rows`` must cover it."""
+        assert node.rows is None
+        assert rows.start <= node.start
+        assert node.end <= rows.end
+        node.rows = rows.view()
+        node.last_used = self._tick
+        node.absence = None
+        self.kept_segments += 1
+        self.ghost_tokens -= int(node.tokens.size)
+
+    def drop(self, node: Segment, reason: Absence) -> None:
+        """Turn a droppable node into a ghost."""
+        assert node.is_droppable
+        self._make_ghost(node, reason)
+
+    def drop_below(self, node: Segment, reason: Absence) -> None:
+        """Make ghosts of ``node`` and everything kept below it, held or not: the rows are bad."""
+        stack = [node]
+        while stack:
+            current = stack.pop()
+            stack.extend(current.offspring())
+            if current.rows is not None:
+                self._make_ghost(current, reason)
+
+    def _make_ghost(self, node: Segment, reason: Absence) -> None:
+        assert node.rows is not None
+        node.rows.release()
+        node.rows = None
+        node.absence = reason
+        self.kept_segments -= 1
+        self.ghost_tokens += int(node.tokens.size)
+
+    def touch(self, chain: tuple[Segment, ...] | list[Segment]) -> None:
+        """Note one use of each segment of ``chain``."""
+        self.advance()
+        for node in chain:
+            node.last_used = self._tick
+            node.uses += 1.0
+
+    def advance(self) -> None:
+        """Let the clock of recency go on by one use."""
+        self._tick += 1
+
+    @property
+    def tick(self) -> int:
+        """Uses noted so far: the clock of recency."""
+        return self._tick
+
+    def __iter__(self) -> Iterator[Segment]:
+        """Every node but the root, parents before children."""
+        stack = list(self.root.offspring())
+        while stack:
+            node = stack.pop()
+            yield node
+            stack.extend(node.offspring())
+
+    def prune_ghosts(self) -> None:
+        """Forget the least recently used childless ghosts until the ids fit their limit again."""
+        if self.ghost_tokens <= self._ghost_tokens_limit:
+            return
+        order = count()
+        heap = [(n.last_used, next(order), n) for n in self if self._is_forgettable(n)]
+        heapq.heapify(heap)
+        while heap and self.ghost_tokens > self._ghost_tokens_limit // 2:
+            _, _, node = heapq.heappop(heap)
+            parent = node.parent
+            assert parent is not None
+            siblings = parent.children[int(node.tokens[0])]
+            siblings.remove(node)
+            if not siblings:
+                del parent.children[int(node.tokens[0])]
+            self.ghost_tokens -= int(node.tokens.size)
+            if parent is not self.root and self._is_forgettable(parent):
+                heapq.heappush(heap, (parent.last_used, next(order), parent))
+
+    @staticmethod
+    def _is_forgettable(node: Segment) -> bool:
+        return node.rows is None and node.leases == 0 and node.pins == 0 and not node.children

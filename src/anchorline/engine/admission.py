@@ -1,0 +1,176 @@
+"""Starting a stream: match, plan, make room, restore.
+
+waiting stream ── match ── plan ── room ── continue | fork | create ── import segments ── running
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from anchorline.cache.plan import HostChain, Plan, Resident, Source, make_plan
+from anchorline.cache.prefix_cache import PrefixCache
+from anchorline.cache.tree import Absence, Match
+from anchorline.engine.live import LiveSequence, SequencePool
+from anchorline.engine.request import MissReason, PlanKind
+from anchorline.engine.saving import Saver
+from anchorline.engine.speeds import SpeedMeter
+from anchorline.engine.stream import Clock, Restoration, Stream
+from anchorline.llama.interface import Runtime
+
+NOTHING_MATCHED = Match((), 0, 0, None)
+
+_PLAN_KINDS = {
+    Source.CONTINUE: PlanKind.CONTINUE,
+    Source.FORK: PlanKind.FORK,
+    Source.HOST: PlanKind.RESTORE,
+    Source.NOTHING: PlanKind.COLD,
+}
+
+
+@dataclass(slots=True, kw_only=True)
+class Admission:
+    """Gives waiting streams a live sequence that holds as much of their prefix as pays.
+
+    ``cache`` is None when the cache is off; then only streams of one call share cells.
+    """
+
+    runtime: Runtime
+    pool: SequencePool
+    cache: PrefixCache | None
+    saver: Saver
+    meter: SpeedMeter
+    clock: Clock
+    count_running: Callable[[], int]
+
+    def admit(self, stream: Stream) -> bool:
+        """Start ``stream``; False, with nothing changed but idle sequences dropped, when the pool has no room."""
+        started = self.clock()
+        match = self._match(stream)
+        residents = self._residents(stream)
+        plan = self._plan(stream, match, residents)
+        source = None if plan.sequence is None else self.pool[plan.sequence]
+        if not self._make_room(stream, plan, source):
+            return False
+        planned = self.clock()
+        live = self._seat(stream, plan, source)
+        failed = self._import(live, match, plan)
+        restored = self.clock()
+        stream.live = live
+        if stream.call.admitted_seconds is None:
+            stream.call.admitted_seconds = started
+            seen = max(match.seen, max((r.match_tokens for r in residents), default=0))
+            stream.call.restoration = Restoration(
+                plan=PlanKind.RESTORE if live.length > plan.resident_tokens else _plan_kind(plan, live),
+                resident_tokens=plan.resident_tokens,
+                host_tokens=live.length - plan.resident_tokens,
+                seen_tokens=seen,
+                miss=self._miss(stream, match, seen, live.length, failed=failed),
+                plan_seconds=planned - started,
+                restore_seconds=restored - planned,
+                rejected_plans=tuple((_PLAN_KINDS[kind], why) for kind, why in plan.rejected),
+            )
+        return True
+
+    # -- match and plan -----------------------------------------------------------------------
+
+    def _match(self, stream: Stream) -> Match:
+        if self.cache is None or not stream.call.request.use_cache:
+            return NOTHING_MATCHED
+        return self.cache.match(stream.call.prompt, stream.buffer.view(0, stream.buffer.count))
+
+    def _residents(self, stream: Stream) -> list[Resident]:
+        found = self.pool.residents(stream.buffer.view(0, stream.buffer.count))
+        if self.cache is not None and stream.call.request.use_cache:
+            return found
+        own = {sibling.live.id for sibling in stream.call.streams if sibling.live is not None}
+        return [resident for resident in found if resident.sequence in own]
+
+    def _plan(self, stream: Stream, match: Match, residents: list[Resident]) -> Plan:
+        host = None
+        if self.cache is not None and match.restorable:
+            spans = self.cache.spans(match, 0, match.restorable)
+            nbytes = sum(span.rows.nbytes for span in spans)
+            covered = sum(span.rows.end - span.rows.start for span in spans)
+            host = HostChain(
+                match_tokens=match.restorable,
+                ends=tuple(span.end for span in spans),
+                bytes_per_token=nbytes / covered,
+            )
+        return make_plan(stream.buffer.count, residents, host, self.meter.speeds, may_fork=self.pool.has_free_id)
+
+    # -- room ---------------------------------------------------------------------------------
+
+    def _make_room(self, stream: Stream, plan: Plan, source: LiveSequence | None) -> bool:
+        """Drop idle sequences, oldest first, until the stream's own cells fit."""
+        own_cells = stream.buffer.count - plan.resident_tokens
+        given_up = source.length - plan.resident_tokens if source and plan.source is Source.CONTINUE else 0
+        for idle in self.pool.idle():
+            if self.pool.free_cells + given_up > own_cells:
+                return True
+            if idle is not source:
+                self.saver.flush(idle)
+                self.pool.drop(idle)
+        return self.pool.free_cells + given_up > own_cells or self.count_running() == 0
+
+    # -- carry out ----------------------------------------------------------------------------
+
+    def _seat(self, stream: Stream, plan: Plan, source: LiveSequence | None) -> LiveSequence:
+        """The sequence the stream runs in, holding the plan's resident tokens."""
+        prompt, buffer = stream.call.prompt, stream.buffer
+        if source is None:
+            return self.pool.create(prompt, buffer)
+        tight = self.pool.free_cells <= stream.buffer.count - plan.resident_tokens
+        if plan.source is Source.CONTINUE or (tight and not source.busy):
+            self.saver.flush(source)
+            self.pool.take_over(source, plan.resident_tokens, prompt, buffer)
+            return source
+        return self.pool.fork(source, plan.resident_tokens, prompt, buffer)
+
+    def _import(self, live: LiveSequence, match: Match, plan: Plan) -> bool:
+        """Import the plan's segments behind the resident tokens; True when one was refused.
+
+        A refused segment ends the chain: what follows is prefilled, and the bad rows are forgotten.
+        """
+        if self.cache is None or plan.restored_tokens == 0:
+            return False
+        self.cache.touch(match, plan.restored_tokens)
+        started = self.clock()
+        imported_bytes = imported = 0
+        refused = False
+        for span in self.cache.spans(match, plan.resident_tokens, plan.restored_tokens):
+            if not self.runtime.import_rows(live.id, span.rows.memory, span.start, span.end):
+                refused = True
+                if self.pool.free_cells >= span.rows.end - span.rows.start:
+                    self.cache.reject(span.segment)
+                break
+            live.length = span.end
+            imported += 1
+            imported_bytes += span.rows.nbytes
+        self.cache.counters.restored_bytes += imported_bytes
+        self.meter.restored(imported_bytes, imported, self.clock() - started)
+        return refused
+
+    def _miss(self, stream: Stream, match: Match, seen: int, restored: int, *, failed: bool) -> MissReason | None:
+        """Why less was restored than had been seen; None when all of it was."""
+        if restored >= min(seen, stream.buffer.count - 1):
+            return None
+        if failed:
+            return MissReason.FAILED
+        if match.absence is None:
+            return MissReason.CHEAPER
+        return _ABSENCE_REASONS[match.absence]
+
+
+_ABSENCE_REASONS = {
+    Absence.EVICTED: MissReason.EVICTED,
+    Absence.RESTORE_FAILED: MissReason.FAILED,
+    Absence.NO_ROOM: MissReason.UNSAVED,
+    Absence.OVERSIZE: MissReason.UNSAVED,
+    Absence.EXPORT_FAILED: MissReason.UNSAVED,
+}
+
+
+def _plan_kind(plan: Plan, live: LiveSequence) -> PlanKind:
+    """The kind that was carried out: a chain refused at its first segment leaves a cold start."""
+    return PlanKind.COLD if live.length == 0 else _PLAN_KINDS[plan.source]

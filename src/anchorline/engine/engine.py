@@ -1,0 +1,217 @@
+"""The engine's face for other threads: submit, cancel, stats; and the thread itself."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from dataclasses import dataclass, replace
+from queue import Empty, SimpleQueue
+
+from anchorline.cache.prefix_cache import PrefixCache
+from anchorline.config import EngineConfig
+from anchorline.engine.loop import EngineLoop
+from anchorline.engine.request import GenerationRequest, ReplyConsumer
+from anchorline.engine.stats import EngineStats
+from anchorline.engine.stream import Call, Clock, open_call
+from anchorline.errors import ConfigError, EngineFailure, ModelError, PromptTooLong, QueueFull, RequestError
+from anchorline.llama.interface import MemoryKind, Runtime
+
+log = logging.getLogger("anchorline.engine")
+
+RETRY_AFTER_SECONDS_MAX = 60
+
+
+@dataclass(frozen=True, slots=True)
+class _Cancel:
+    request_id: str
+
+
+class _Stop:
+    """Ends the loop."""
+
+
+class Engine:
+    """One thread that owns ``runtime`` and its cache. Every public method may be called from any thread."""
+
+    def __init__(self, runtime: Runtime, config: EngineConfig, *, clock: Clock) -> None:
+        config.validate()
+        if runtime.kind is not MemoryKind.PLAIN:
+            raise ModelError(f"models with {runtime.kind} memory are not served yet; plain attention is")
+        self.parallel = 1 if config.exact else config.parallel
+        self.context_tokens = runtime.limits.context_tokens
+        needed = self.parallel + (0 if config.exact or not config.cache else config.resident_idle)
+        if runtime.limits.sequences < needed:
+            raise ConfigError(
+                f"--parallel and --resident-idle need {needed} sequences, the runtime has {runtime.limits.sequences}"
+            )
+        self._runtime = runtime
+        self._config = config
+        self._clock = clock
+        self._cache = (
+            PrefixCache(
+                budget_bytes=config.cache_ram_bytes, exact=config.exact, batch_tokens=runtime.limits.batch_tokens
+            )
+            if config.cache
+            else None
+        )
+        self._loop = EngineLoop(runtime, config, self._cache, clock)
+        self._inbox: SimpleQueue[Call | _Cancel | _Stop] = SimpleQueue()
+        self._lock = threading.Lock()
+        self._open: dict[str, Call] = {}
+        self._call_seconds = 1.0
+        self._failure: EngineFailure | None = None
+        self._stats = self._snapshot()
+        self._thread = threading.Thread(target=self._run, name="anchorline-engine", daemon=True)
+
+    @property
+    def alive(self) -> bool:
+        """Whether the loop runs and takes requests."""
+        return self._thread.is_alive() and self._failure is None
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def submit(self, request: GenerationRequest, consumer: ReplyConsumer) -> None:
+        """Queue a call; ``consumer`` hears of it on the engine thread.
+
+        Raises RequestError, PromptTooLong, QueueFull or EngineFailure, and then never calls ``consumer``.
+        """
+        self._check(request)
+        call = open_call(request, consumer, context_tokens=self.context_tokens)
+        with self._lock:
+            if self._failure is not None:
+                raise self._failure
+            if request.id in self._open:
+                raise RequestError(f"a request with the id {request.id} is open already", field="id")
+            waiting = len(self._open) - self.parallel
+            if waiting >= self._config.queue:
+                raise QueueFull(
+                    waiting=max(waiting, 0), limit=self._config.queue, retry_after_seconds=self._retry_after(waiting)
+                )
+            self._open[request.id] = call
+            self._inbox.put(call)
+
+    def _check(self, request: GenerationRequest) -> None:
+        if len(request.prompt) == 0:
+            raise RequestError("the prompt is empty", field="prompt")
+        if len(request.prompt) >= self.context_tokens:
+            raise PromptTooLong(prompt_tokens=len(request.prompt), context_tokens=self.context_tokens)
+        if not 1 <= request.choices <= self.parallel:
+            raise RequestError(
+                f"n must lie between 1 and {self.parallel} (--parallel), not {request.choices}", field="n"
+            )
+        if request.max_tokens < 1:
+            raise RequestError(f"max_tokens must be at least 1, not {request.max_tokens}", field="max_tokens")
+
+    def _retry_after(self, waiting: int) -> int:
+        """Whole seconds after which a place should be free."""
+        expected = self._call_seconds * (waiting + 1) / self.parallel
+        return min(max(int(expected + 0.5), 1), RETRY_AFTER_SECONDS_MAX)
+
+    def cancel(self, request_id: str) -> None:
+        """End a call at the next step; its consumer gets Cancelled. Unknown ids are ignored."""
+        self._inbox.put(_Cancel(request_id))
+
+    def close(self) -> None:
+        """Fail the open calls, end the thread and free the runtime. Idempotent."""
+        if self._thread.is_alive():
+            self._inbox.put(_Stop())
+            self._thread.join()
+        self._runtime.close()
+
+    # -- the thread ---------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        error = EngineFailure("the server is shutting down")
+        try:
+            self._serve()
+        except Exception as failure:  # the loop's own edge: whatever it is, nobody may wait for ever
+            log.exception("the engine failed")
+            error = EngineFailure(f"the engine failed: {failure}")
+        with self._lock:
+            self._failure = error
+            open_calls = list(self._open.values())
+            self._open.clear()
+        for call in open_calls:
+            call.close()
+            call.consumer.on_error(error)
+
+    def _serve(self) -> None:
+        while True:
+            commands = self._commands()
+            for command in commands:
+                if isinstance(command, _Stop):
+                    return
+                self._handle(command)
+            ended = self._loop.step()
+            for call in ended:
+                self._close_call(call)
+            if commands or ended or not self._loop.has_work:
+                self._stats = self._snapshot()
+
+    def _commands(self) -> list[Call | _Cancel | _Stop]:
+        """What came in; waits for it when there is nothing else to do."""
+        commands: list[Call | _Cancel | _Stop] = []
+        if not self._loop.has_work:
+            commands.append(self._inbox.get())
+        while True:
+            try:
+                commands.append(self._inbox.get_nowait())
+            except Empty:
+                return commands
+
+    def _handle(self, command: Call | _Cancel) -> None:
+        if isinstance(command, Call):
+            self._loop.open(command)
+            return
+        call = self._open.get(command.request_id)
+        if call is not None:
+            self._loop.cancel(call)
+            self._close_call(call)
+
+    def _close_call(self, call: Call) -> None:
+        if call.admitted_seconds is not None:
+            self._call_seconds += 0.2 * (self._clock() - call.admitted_seconds - self._call_seconds)
+        with self._lock:
+            self._open.pop(call.request.id, None)
+
+    # -- stats --------------------------------------------------------------------------------
+
+    def stats(self) -> EngineStats:
+        """Counters and gauges as of the last call that began or ended, or of the engine's last rest."""
+        return replace(self._stats, alive=self.alive)
+
+    def _snapshot(self) -> EngineStats:
+        """Taken on the engine thread, which owns everything that is read here."""
+        loop, cache = self._loop, self._cache
+        resident = list(loop.pool)
+        snapshot = EngineStats(
+            alive=True,
+            running=len(loop.running),
+            waiting=len(loop.waiting),
+            queue_limit=self._config.queue,
+            resident_sequences=len(resident),
+            resident_tokens=sum(live.length for live in resident),
+            context_tokens=self.context_tokens,
+            decode_calls=loop.decode_calls,
+            preemptions=loop.preemptions,
+        )
+        if cache is None:
+            return snapshot
+        counters = cache.counters
+        return replace(
+            snapshot,
+            host_budget_bytes=cache.arena.budget_bytes,
+            host_used_bytes=cache.arena.used_bytes,
+            host_segments=cache.tree.kept_segments,
+            pinned_bytes=cache.pins.pinned_bytes,
+            pins=len(cache.pins),
+            restored_bytes=counters.restored_bytes,
+            exported_bytes=counters.exported_bytes,
+            saved_segments=counters.saved_segments,
+            evictions=counters.evictions,
+            evicted_bytes=counters.evicted_bytes,
+            unsaved_by_reason=dict(counters.unsaved),
+            restore_failures=counters.restore_failures,
+            pins_released=cache.pins.released,
+        )

@@ -1,0 +1,155 @@
+"""The live sequences: what lies in llama.cpp's pool, whose it is, and how many cells it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from anchorline.cache.plan import Resident
+from anchorline.cache.prompt import Prompt
+from anchorline.cache.tokens import common_prefix
+from anchorline.llama.interface import Runtime, TokenArray
+
+
+class TokenBuffer:
+    """A growing array of token ids; slices of it are views."""
+
+    __slots__ = ("_array", "count")
+
+    def __init__(self, tokens: TokenArray, *, spare: int) -> None:
+        self._array = np.empty(tokens.size + spare, dtype=np.int32)
+        self._array[: tokens.size] = tokens
+        self.count = int(tokens.size)
+
+    def append(self, token: int) -> None:
+        if self.count == self._array.size:
+            self._array = np.concatenate((self._array, np.empty(max(self.count, 64), dtype=np.int32)))
+        self._array[self.count] = token
+        self.count += 1
+
+    def view(self, start: int, end: int) -> TokenArray:
+        assert 0 <= start <= end <= self.count
+        return self._array[start:end]
+
+
+class LiveSequence:
+    """One sequence of the pool: the first ``length`` tokens of ``buffer`` are decoded into its cells."""
+
+    __slots__ = ("buffer", "busy", "id", "last_used", "length", "prompt", "saving", "shared", "shared_with")
+
+    def __init__(self, sequence: int, prompt: Prompt, buffer: TokenBuffer) -> None:
+        self.id = sequence
+        self.prompt = prompt
+        self.buffer = buffer
+        self.length = 0
+        self.busy = True
+        self.last_used = 0
+        self.shared_with: LiveSequence | None = None
+        self.shared = 0
+        """Leading tokens whose cells belong to ``shared_with`` too, and are counted there."""
+        self.saving: Iterator[int] | None = None
+
+    @property
+    def decoded(self) -> TokenArray:
+        return self.buffer.view(0, self.length)
+
+    @property
+    def cells(self) -> int:
+        """Cells counted to this sequence; an upper bound of what its removal frees."""
+        return self.length - self.shared
+
+
+class SequencePool:
+    """Sequence ids and cells of one runtime. Cells are counted from above: never fewer than used."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._free_ids = list(range(runtime.limits.sequences - 1, -1, -1))
+        self._live: dict[int, LiveSequence] = {}
+        self._clock = 0
+
+    def __iter__(self) -> Iterator[LiveSequence]:
+        return iter(list(self._live.values()))
+
+    def __getitem__(self, sequence: int) -> LiveSequence:
+        return self._live[sequence]
+
+    @property
+    def used_cells(self) -> int:
+        return sum(live.cells for live in self._live.values())
+
+    @property
+    def free_cells(self) -> int:
+        return self._runtime.limits.context_tokens - self.used_cells
+
+    @property
+    def has_free_id(self) -> bool:
+        return bool(self._free_ids)
+
+    def idle(self) -> list[LiveSequence]:
+        """Finished sequences, least recently used first."""
+        return sorted((live for live in self._live.values() if not live.busy), key=lambda live: live.last_used)
+
+    def residents(self, tokens: TokenArray) -> list[Resident]:
+        """Every live sequence that agrees with the beginning of ``tokens``."""
+        found = []
+        for live in self._live.values():
+            agreed = common_prefix(live.decoded, tokens)
+            if agreed:
+                resident = Resident(sequence=live.id, match_tokens=agreed, length_tokens=live.length, busy=live.busy)
+                found.append(resident)
+        return found
+
+    def create(self, prompt: Prompt, buffer: TokenBuffer) -> LiveSequence:
+        """An empty busy sequence under a free id."""
+        live = LiveSequence(self._free_ids.pop(), prompt, buffer)
+        self._live[live.id] = live
+        self.touch(live)
+        return live
+
+    def fork(self, source: LiveSequence, length: int, prompt: Prompt, buffer: TokenBuffer) -> LiveSequence:
+        """A new busy sequence that shares the first ``length`` cells of ``source``."""
+        live = self.create(prompt, buffer)
+        self._runtime.copy_sequence(source.id, live.id, 0, length)
+        live.length = length
+        live.shared, live.shared_with = length, source
+        return live
+
+    def take_over(self, live: LiveSequence, length: int, prompt: Prompt, buffer: TokenBuffer) -> None:
+        """Trim an idle sequence to ``length`` and go on with it under another prompt."""
+        assert not live.busy
+        self.trim(live, length)
+        live.prompt, live.buffer, live.busy = prompt, buffer, True
+        self.touch(live)
+
+    def trim(self, live: LiveSequence, length: int) -> None:
+        """Drop the cells of ``live`` behind ``length``."""
+        assert length <= live.length
+        if length < live.length:
+            self._runtime.remove(live.id, length)
+        live.length = length
+        live.shared = min(live.shared, length)
+        for other in self._live.values():
+            if other.shared_with is live:
+                other.shared = min(other.shared, length)
+
+    def drop(self, live: LiveSequence) -> None:
+        """Empty a sequence and give its id back; cells shared with others stay theirs."""
+        self._runtime.remove(live.id, 0)
+        del self._live[live.id]
+        self._free_ids.append(live.id)
+        sharers = [other for other in self._live.values() if other.shared_with is live]
+        if not sharers:
+            return
+        heir = max(sharers, key=lambda other: other.shared)
+        inherited = heir.shared
+        kept = min(live.shared, inherited)
+        heir.shared, heir.shared_with = (kept, live.shared_with) if live.shared_with else (0, None)
+        for other in sharers:
+            if other is not heir:
+                other.shared_with = heir
+
+    def touch(self, live: LiveSequence) -> None:
+        self._clock += 1
+        live.last_used = self._clock

@@ -1,0 +1,278 @@
+"""The engine's loop: inbox → admit (plan, restore) → batch → decode → sample → publish → save.
+
+Everything here runs on the one thread that owns the runtime and the cache; ``engine.Engine`` is the
+face for the other threads.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from itertools import pairwise
+
+from anchorline.cache.cuts import chunk_ends
+from anchorline.cache.prefix_cache import PrefixCache
+from anchorline.config import EngineConfig
+from anchorline.engine.admission import Admission
+from anchorline.engine.live import LiveSequence, SequencePool
+from anchorline.engine.request import FinishReason, SampledToken
+from anchorline.engine.saving import Saver
+from anchorline.engine.schedule import chunk_tokens, share_batch
+from anchorline.engine.speeds import SpeedMeter
+from anchorline.engine.stream import Call, Clock, Stream
+from anchorline.errors import AnchorlineError, BackendFailure, Cancelled
+from anchorline.llama.interface import DecodeStatus, Runtime
+
+log = logging.getLogger("anchorline.engine")
+
+
+class EngineLoop:
+    """Waiting and running streams over one runtime. Not thread-safe."""
+
+    def __init__(self, runtime: Runtime, config: EngineConfig, cache: PrefixCache | None, clock: Clock) -> None:
+        self.runtime = runtime
+        self.cache = cache
+        self.pool = SequencePool(runtime)
+        self.meter = SpeedMeter()
+        self.waiting: deque[Stream] = deque()
+        self.running: list[Stream] = []
+        self.decode_calls = 0
+        self.preemptions = 0
+        self._exact = config.exact
+        self._parallel = 1 if config.exact else config.parallel
+        self._resident_idle = 0 if config.exact or cache is None else config.resident_idle
+        self._clock = clock
+        self._saver = Saver(runtime, cache)
+        self._admission = Admission(
+            runtime=runtime,
+            pool=self.pool,
+            cache=cache,
+            saver=self._saver,
+            meter=self.meter,
+            clock=clock,
+            count_running=lambda: len(self.running),
+        )
+        self._blocked = False
+        """The first waiting stream found no room; nothing changes that before something ends."""
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self.running or self._saver.has_work or (self.waiting and not self._blocked))
+
+    # -- inbox --------------------------------------------------------------------------------
+
+    def open(self, call: Call) -> None:
+        """Queue a call; its further choices follow when the first one's prompt is decoded."""
+        self.waiting.append(call.streams[0])
+        self._blocked = False
+
+    def cancel(self, call: Call, error: AnchorlineError | None = None) -> None:
+        """End a call at once; what it prefilled stays for a retry."""
+        for stream in call.streams:
+            if stream in self.waiting:
+                self.waiting.remove(stream)
+            if stream in self.running:
+                self._leave(stream)
+            stream.close()
+        self._blocked = False
+        call.consumer.on_error(error or Cancelled("the request was cancelled"))
+
+    # -- one step -----------------------------------------------------------------------------
+
+    def step(self) -> list[Call]:
+        """Do one round of work; the calls that ended in it."""
+        self._admit()
+        ended: list[Call] = []
+        work = self._schedule()
+        if work:
+            ended = self._decode(work)
+        if self._saver.has_work:
+            self._saver.advance()
+        return ended
+
+    def _admit(self) -> None:
+        while self.waiting and not self._blocked and len(self.running) < self._parallel:
+            stream = self.waiting[0]
+            self._drop_idle(keep=self._resident_idle)
+            if not self._admission.admit(stream):
+                self._blocked = True
+                return
+            self.waiting.popleft()
+            if stream.sampler is None:
+                stream.sampler = self.runtime.sampler(stream.sampling, stream.call.prompt.tokens)
+            self.running.append(stream)
+
+    def _schedule(self) -> list[tuple[Stream, int]]:
+        """How many pending tokens each running stream feeds into this step; zeros are left out."""
+        limits = self.runtime.limits
+        if self._exact:
+            return [(stream, self._exact_share(stream)) for stream in self.running]
+        pending = [stream.pending for stream in self.running]
+        generating = 1 in pending
+        chunk = limits.ubatch_tokens
+        if not generating:
+            chunk = chunk_tokens(
+                ubatch_tokens=limits.ubatch_tokens,
+                batch_tokens=limits.batch_tokens,
+                prefill_seconds_per_token=self.meter.speeds.prefill_seconds_per_token,
+            )
+        shares = share_batch(pending, batch_tokens=limits.batch_tokens, chunk_tokens=chunk)
+        return [(stream, share) for stream, share in zip(self.running, shares, strict=True) if share]
+
+    def _exact_share(self, stream: Stream) -> int:
+        """Exact mode: up to the next chunk end, a function of the prompt's cuts alone."""
+        assert stream.live is not None
+        if not stream.in_prompt:
+            return 1
+        ends = [0, *chunk_ends(stream.call.prompt, self.runtime.limits.batch_tokens)]
+        return next(high - stream.live.length for low, high in pairwise(ends) if low <= stream.live.length < high)
+
+    def _decode(self, work: list[tuple[Stream, int]]) -> list[Call]:
+        """One decode call over ``work``, then sampling for the streams that fed all they knew."""
+        outputs = self._fill_batch(work)
+        started = self._clock()
+        try:
+            status = self.runtime.decode()
+        except BackendFailure as error:
+            return self._lose([stream for stream, _ in work], error)
+        if status is DecodeStatus.NO_CELLS:
+            return self._make_room()
+        self.decode_calls += 1
+        ended_at = self._clock()
+        self.meter.prefilled(self.runtime.batch.size, ended_at - started)
+        ended: list[Call] = []
+        for stream, share in work:
+            assert stream.live is not None
+            was_in_prompt = stream.in_prompt
+            stream.live.length += share
+            if was_in_prompt and not stream.in_prompt:
+                self._prompt_done(stream, ended_at)
+        for stream, output in outputs:
+            self._sample(stream, output)
+            if stream.finish is not None and self._finish(stream):
+                ended.append(stream.call)
+        return ended
+
+    def _fill_batch(self, work: list[tuple[Stream, int]]) -> list[tuple[Stream, int]]:
+        """Put the shares into the batch; (stream, batch index) of those that yield logits."""
+        batch = self.runtime.batch
+        batch.clear()
+        outputs: list[tuple[Stream, int]] = []
+        for stream, share in work:
+            live = stream.live
+            assert live is not None
+            last = share == stream.pending
+            tokens = stream.buffer.view(live.length, live.length + share)
+            index = batch.add(tokens, start=live.length, sequence=live.id, output=last)
+            if last:
+                outputs.append((stream, index))
+        return outputs
+
+    def _prompt_done(self, stream: Stream, now: float) -> None:
+        """The last prompt token of ``stream`` was decoded: its siblings can fork it."""
+        call = stream.call
+        if call.prefilled_seconds is None:
+            call.prefilled_seconds = now
+            self.waiting.extendleft(reversed(call.streams[1:]))
+            self._blocked = False
+
+    def _sample(self, stream: Stream, output: int) -> None:
+        """Choose the stream's next token and hand it on; sets ``finish`` when it was the last."""
+        call = stream.call
+        assert stream.sampler is not None
+        token = stream.sampler.sample(output)
+        if call.first_token_seconds is None:
+            call.first_token_seconds = self._clock()
+        if self.runtime.is_end_of_generation(token):
+            stream.finish = FinishReason.STOP
+            return
+        sampled = SampledToken(token)
+        if call.request.logprobs is not None:
+            chosen, alternatives = self.runtime.logprobs(output, token, call.request.logprobs)
+            sampled = SampledToken(token, chosen.logprob, alternatives)
+        stream.buffer.append(token)
+        stream.generated += 1
+        if call.consumer.on_token(stream.choice, sampled):
+            stream.finish = FinishReason.STOP
+        elif stream.generated == call.max_tokens:
+            stream.finish = FinishReason.LENGTH
+
+    # -- ends ---------------------------------------------------------------------------------
+
+    def _finish(self, stream: Stream) -> bool:
+        """Publish the end of a stream; True when its call ended with it."""
+        assert stream.finish is not None
+        call = stream.call
+        call.finished_streams += 1
+        call.consumer.on_finish(stream.choice, stream.finish)
+        if call.is_finished:
+            call.consumer.on_done(call.report(self._clock()))
+        self._leave(stream)
+        stream.close()
+        self._blocked = False
+        return call.is_finished
+
+    def _leave(self, stream: Stream) -> None:
+        """Take a stream out of the running ones; its sequence turns idle and is saved, or is dropped."""
+        self.running.remove(stream)
+        live, stream.live = stream.live, None
+        assert live is not None
+        live.busy = False
+        if self.cache is None or not stream.call.request.use_cache or live.length == 0:
+            self.pool.drop(live)
+            return
+        self.pool.touch(live)
+        self._saver.enqueue(live)
+        if self._exact:
+            self._drop_idle(keep=0)
+
+    def _drop_idle(self, *, keep: int) -> bool:
+        """Drop the least recently used idle sequences beyond ``keep``, saved; True when one went."""
+        idle = self.pool.idle()
+        surplus = idle[: max(0, len(idle) - keep)]
+        for live in surplus:
+            self._saver.flush(live)
+            self.pool.drop(live)
+        return bool(surplus)
+
+    def _make_room(self) -> list[Call]:
+        """The pool is full: drop the idle sequences, else preempt the stream admitted last."""
+        if self._drop_idle(keep=0):
+            return []
+        youngest = self.running[-1]
+        if len(self.running) == 1:
+            return self._lose([youngest], BackendFailure("the pool has no room for a single sequence"))
+        self._preempt(youngest)
+        return []
+
+    def _preempt(self, stream: Stream) -> None:
+        """Save a running stream's tokens, free its cells and let it wait at the head of the queue."""
+        self.preemptions += 1
+        self.running.remove(stream)
+        live, stream.live = stream.live, None
+        assert live is not None
+        live.busy = False
+        if stream.call.request.use_cache:
+            self._saver.enqueue(live)
+            self._saver.flush(live)
+        self.pool.drop(live)
+        self.waiting.appendleft(stream)
+        self._blocked = True
+
+    def _lose(self, streams: list[Stream], error: BackendFailure) -> list[Call]:
+        """A decode call failed: empty the sequences in it and fail their calls."""
+        log.error("a decode call failed; %d sequences are lost: %s", len(streams), error)
+        calls = list({id(stream.call): stream.call for stream in streams}.values())
+        for stream in streams:
+            self.running.remove(stream)
+            live, stream.live = stream.live, None
+            assert live is not None
+            self._forget(live)
+        for call in calls:
+            self.cancel(call, error)
+        return calls
+
+    def _forget(self, live: LiveSequence) -> None:
+        live.busy = False
+        self._saver.abandon(live)
+        self.pool.drop(live)

@@ -1,0 +1,66 @@
+"""Write-behind saving: finished sequences are exported piece by piece between the steps."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+
+from anchorline.cache.prefix_cache import Allocate, PrefixCache
+from anchorline.engine.live import LiveSequence
+from anchorline.errors import BackendFailure
+from anchorline.llama.interface import Runtime
+
+
+class Saver:
+    """Exports live sequences to the cache. A sequence is saved in full before its cells change.
+
+    With ``cache`` None nothing is saved.
+    """
+
+    def __init__(self, runtime: Runtime, cache: PrefixCache | None) -> None:
+        self._runtime = runtime
+        self._cache = cache
+        self._queue: deque[LiveSequence] = deque()
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self._queue)
+
+    def enqueue(self, live: LiveSequence) -> None:
+        """Save the decoded tokens of ``live``, later."""
+        if self._cache is None or live.length == 0:
+            return
+        live.saving = self._save(self._cache, live)
+        self._queue.append(live)
+
+    def advance(self) -> None:
+        """Save one piece of the oldest entry."""
+        live = self._queue[0]
+        assert live.saving is not None
+        if next(live.saving, None) is None:
+            self._queue.popleft()
+            live.saving = None
+
+    def flush(self, live: LiveSequence) -> None:
+        """Finish saving ``live`` now: its cells are about to change."""
+        if live.saving is None:
+            return
+        for _ in live.saving:
+            pass
+        live.saving = None
+        self._queue.remove(live)
+
+    def abandon(self, live: LiveSequence) -> None:
+        """Forget about saving ``live``: its cells are lost."""
+        if live.saving is not None:
+            live.saving = None
+            self._queue.remove(live)
+
+    def _save(self, cache: PrefixCache, live: LiveSequence) -> Iterator[int]:
+        def export(start: int, end: int, allocate: Allocate) -> memoryview | None:
+            try:
+                return self._runtime.export_rows(live.id, start, end, allocate)
+            except BackendFailure:
+                return None
+
+        return cache.save(live.prompt, live.decoded, export)

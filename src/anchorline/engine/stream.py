@@ -1,0 +1,147 @@
+"""A call and its streams: the engine's own view of one request."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from anchorline.cache.prompt import Prompt
+from anchorline.engine.live import LiveSequence, TokenBuffer
+from anchorline.engine.request import (
+    CallReport,
+    FinishReason,
+    GenerationRequest,
+    MissReason,
+    PlanKind,
+    ReplyConsumer,
+)
+from anchorline.llama.interface import Sampler, SamplingParams
+
+BUFFER_SPARE_TOKENS = 256
+
+
+@dataclass(slots=True)
+class Restoration:
+    """Where the prompt of a call came from; filled when its first stream is admitted."""
+
+    plan: PlanKind = PlanKind.COLD
+    resident_tokens: int = 0
+    host_tokens: int = 0
+    seen_tokens: int = 0
+    miss: MissReason | None = None
+    plan_seconds: float = 0.0
+    restore_seconds: float = 0.0
+    rejected_plans: tuple[tuple[PlanKind, str], ...] = ()
+
+
+@dataclass(slots=True, eq=False)
+class Call:
+    """One request with everything measured about it."""
+
+    request: GenerationRequest
+    consumer: ReplyConsumer
+    max_tokens: int
+    streams: list[Stream] = field(default_factory=list)
+    restoration: Restoration = field(default_factory=Restoration)
+    admitted_seconds: float | None = None
+    prefilled_seconds: float | None = None
+    """When the first stream's prompt was decoded."""
+    first_token_seconds: float | None = None
+    finished_streams: int = 0
+
+    @property
+    def prompt(self) -> Prompt:
+        return self.request.prompt
+
+    @property
+    def is_finished(self) -> bool:
+        return self.finished_streams == len(self.streams)
+
+    def close(self) -> None:
+        """Free the samplers of every stream. Idempotent."""
+        for stream in self.streams:
+            stream.close()
+
+    def report(self, now: float) -> CallReport:
+        """The account of a finished call."""
+        received = self.request.received_seconds
+        admitted = self.admitted_seconds if self.admitted_seconds is not None else now
+        prefilled = self.prefilled_seconds if self.prefilled_seconds is not None else now
+        source = self.restoration
+        prompt_tokens = len(self.prompt)
+        restored = source.resident_tokens + source.host_tokens
+        seen = source.seen_tokens
+        differs = 0 < seen < prompt_tokens
+        return CallReport(
+            id=self.request.id,
+            plan=source.plan,
+            prompt_tokens=prompt_tokens,
+            resident_tokens=source.resident_tokens,
+            host_tokens=source.host_tokens,
+            prefilled_tokens=prompt_tokens - restored,
+            generated_tokens=sum(stream.generated for stream in self.streams),
+            seen_tokens=seen,
+            miss=source.miss,
+            first_difference=self.prompt.locate(seen) if differs else None,
+            queue_seconds=admitted - received,
+            plan_seconds=source.plan_seconds,
+            restore_seconds=source.restore_seconds,
+            prefill_seconds=max(0.0, prefilled - admitted - source.plan_seconds - source.restore_seconds),
+            decode_seconds=now - prefilled,
+            ttft_seconds=None if self.first_token_seconds is None else self.first_token_seconds - received,
+            rejected_plans=source.rejected_plans,
+        )
+
+
+@dataclass(slots=True, eq=False)
+class Stream:
+    """One choice of a call: known tokens, of which its live sequence has decoded the first."""
+
+    call: Call
+    choice: int
+    buffer: TokenBuffer
+    live: LiveSequence | None = None
+    """None while waiting; the sequence it is decoded into while running."""
+    sampler: Sampler | None = None
+    generated: int = 0
+    finish: FinishReason | None = None
+
+    @property
+    def pending(self) -> int:
+        """Known tokens that are not decoded yet: ≥ 1 while running."""
+        assert self.live is not None
+        return self.buffer.count - self.live.length
+
+    @property
+    def in_prompt(self) -> bool:
+        """Whether prompt tokens are still to be decoded."""
+        return self.live is None or self.live.length < len(self.call.prompt)
+
+    @property
+    def sampling(self) -> SamplingParams:
+        """The request's parameters; each choice has a seed of its own."""
+        params = self.call.request.sampling
+        if params.seed is None or self.choice == 0:
+            return params
+        return replace(params, seed=params.seed + self.choice)
+
+    def close(self) -> None:
+        if self.sampler is not None:
+            self.sampler.close()
+            self.sampler = None
+
+
+def open_call(request: GenerationRequest, consumer: ReplyConsumer, *, context_tokens: int) -> Call:
+    """A call with one waiting stream per choice; ``max_tokens`` is clamped to the context."""
+    room = context_tokens - len(request.prompt)
+    assert room >= 1
+    call = Call(request, consumer, min(request.max_tokens, room))
+    spare = min(call.max_tokens, BUFFER_SPARE_TOKENS)
+    call.streams = [
+        Stream(call, choice, TokenBuffer(request.prompt.tokens, spare=spare)) for choice in range(request.choices)
+    ]
+    return call
+
+
+Clock = Callable[[], float]
+"""``time.monotonic``, passed in."""

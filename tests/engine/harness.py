@@ -1,0 +1,106 @@
+"""An engine loop over the fake runtime, driven step by step on the test's own thread."""
+
+from __future__ import annotations
+
+from itertools import count
+
+from anchorline.cache.prefix_cache import PrefixCache
+from anchorline.cache.prompt import Cut, CutKind, Prompt
+from anchorline.config import EngineConfig
+from anchorline.engine.loop import EngineLoop
+from anchorline.engine.request import CallReport, GenerationRequest
+from anchorline.engine.stream import Call, open_call
+from anchorline.llama.interface import SamplingParams
+from tests.support.consumer import Recorder
+from tests.support.fake_runtime import FakeRuntime, tokens_of
+
+
+class Ticker:
+    """A clock that advances by a millisecond per reading."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def __call__(self) -> float:
+        self.seconds += 0.001
+        return self.seconds
+
+
+def make_prompt(ids: list[int], *, head: int | None = None, ends: tuple[int, ...] = (), pin: bool = False) -> Prompt:
+    cuts = [Cut(head, CutKind.HEAD)] if head else []
+    cuts += [Cut(end, CutKind.MESSAGE, index) for index, end in enumerate(ends)]
+    return Prompt(
+        tokens=tokens_of(ids),
+        cuts=tuple(cuts),
+        tool_fingerprint="tools" if pin else None,
+        pin_head=pin,
+        message_starts=(0, *ends),
+    )
+
+
+class Harness:
+    """A loop with its runtime and cache; ``ask`` runs one call to its end."""
+
+    def __init__(
+        self,
+        runtime: FakeRuntime,
+        *,
+        cache_bytes: int | None = 1 << 20,
+        parallel: int = 3,
+        resident_idle: int = 1,
+        exact: bool = False,
+    ) -> None:
+        self.runtime = runtime
+        self.clock = Ticker()
+        self.config = EngineConfig(parallel=parallel, resident_idle=resident_idle, exact=exact)
+        self.cache = None
+        if cache_bytes is not None:
+            batch = runtime.limits.batch_tokens
+            self.cache = PrefixCache(budget_bytes=cache_bytes, exact=exact, batch_tokens=batch)
+        self.loop = EngineLoop(runtime, self.config, self.cache, self.clock)
+        self._ids = count()
+
+    def open(
+        self,
+        prompt: Prompt,
+        *,
+        max_tokens: int = 4,
+        choices: int = 1,
+        seed: int | None = None,
+        use_cache: bool = True,
+        recorder: Recorder | None = None,
+    ) -> tuple[Call, Recorder]:
+        request = GenerationRequest(
+            id=f"call-{next(self._ids)}",
+            prompt=prompt,
+            sampling=SamplingParams(seed=seed),
+            max_tokens=max_tokens,
+            choices=choices,
+            use_cache=use_cache,
+            received_seconds=self.clock(),
+        )
+        recorder = recorder or Recorder()
+        call = open_call(request, recorder, context_tokens=self.runtime.limits.context_tokens)
+        self.loop.open(call)
+        return call, recorder
+
+    def run(self) -> None:
+        """Step until nothing is left to do."""
+        for _ in range(100_000):
+            if not self.loop.has_work:
+                assert not self.loop.waiting, "a stream waits though nothing runs"
+                return
+            self.loop.step()
+        raise AssertionError("the loop does not come to rest")
+
+    def ask(self, prompt: Prompt, *, max_tokens: int = 4, choices: int = 1, use_cache: bool = True) -> Recorder:
+        _, recorder = self.open(prompt, max_tokens=max_tokens, choices=choices, use_cache=use_cache)
+        self.run()
+        assert recorder.has_ended
+        return recorder
+
+    def report(self, prompt: Prompt, *, max_tokens: int = 4) -> CallReport:
+        report = self.ask(prompt, max_tokens=max_tokens).report
+        assert report is not None
+        assert report.restored_tokens + report.prefilled_tokens == report.prompt_tokens
+        return report

@@ -1,0 +1,131 @@
+"""Any interleaving of requests, cancellations, evictions and failures gives exactly the fake's own answers."""
+
+from __future__ import annotations
+
+import random
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from anchorline.cache.tree import SegmentTree
+from anchorline.engine.stream import Call
+from anchorline.errors import Cancelled
+from tests.engine.harness import Harness, make_prompt
+from tests.support.consumer import Recorder
+from tests.support.fake_runtime import FakeRuntime, Faults, expected_reply
+
+histories = st.lists(st.sampled_from([1, 2, 3]), min_size=1, max_size=60)
+"""Three ids and some sixty positions: prefixes agree often and part anywhere."""
+
+actions = st.one_of(
+    st.tuples(st.just("ask"), histories, st.integers(1, 12), st.integers(1, 3), st.booleans()),
+    st.tuples(st.just("steps"), st.integers(1, 6)),
+    st.tuples(st.just("cancel"), st.integers(0, 30)),
+)
+
+
+@st.composite
+def worlds(draw: st.DrawFn) -> tuple[Harness, FakeRuntime]:
+    chance = st.sampled_from([0.0, 0.0, 0.1, 0.5])
+    faults = Faults(
+        random=random.Random(draw(st.integers(0, 1000))),
+        decode=draw(st.sampled_from([0.0, 0.0, 0.05])),
+        export=draw(chance),
+        import_=draw(chance),
+    )
+    exact = draw(st.booleans())
+    parallel = 1 if exact else draw(st.integers(1, 3))
+    resident_idle = 0 if exact else draw(st.integers(0, 2))
+    runtime = FakeRuntime(
+        context_tokens=draw(st.sampled_from([80, 120, 400])),
+        sequences=parallel + resident_idle,
+        batch_tokens=draw(st.sampled_from([4, 16])),
+        faults=faults,
+    )
+    cache_bytes = draw(st.sampled_from([None, 256, 1024, 1 << 16]))
+    harness = Harness(runtime, cache_bytes=cache_bytes, parallel=parallel, resident_idle=resident_idle, exact=exact)
+    return harness, runtime
+
+
+def check_tree(tree: SegmentTree) -> None:
+    """Kept nodes have kept parents; siblings of a splitting tree differ at once; counts agree."""
+    ghosts = kept = 0
+    for node in tree:
+        assert node.leases == 0
+        assert node.parent is not None
+        assert node.start == node.parent.end
+        assert node.rows is None or node.parent is tree.root or node.parent.rows is not None
+        ghosts += int(node.tokens.size) if node.rows is None else 0
+        kept += node.rows is not None
+        if tree.splitting:
+            assert all(len(siblings) == 1 for siblings in node.children.values())
+    assert (ghosts, kept) == (tree.ghost_tokens, tree.kept_segments)
+
+
+def check_rest(harness: Harness, runtime: FakeRuntime) -> None:
+    """Nothing runs: the pool's count is an upper bound, ids are not lost, the arena adds up."""
+    pool = harness.loop.pool
+    assert runtime.used_cells <= pool.used_cells
+    assert {live.id for live in pool} == {seq for seq, cells in runtime.cells.items() if cells}
+    assert len(list(pool)) <= harness.config.resident_idle + harness.config.parallel
+    if harness.cache is None:
+        assert runtime.used_cells == 0
+        return
+    check_tree(harness.cache.tree)
+    rows = {id(node.rows): node.rows for node in harness.cache.tree if node.rows is not None}
+    held = sum(-(-max(r.nbytes, 1) // 64) * 64 for r in rows.values())
+    assert harness.cache.arena.used_bytes == held
+    assert harness.cache.pins.pinned_bytes <= harness.cache.arena.budget_bytes // 2
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(worlds(), st.lists(actions, min_size=1, max_size=25))
+def test_every_answer_is_the_fakes_own(world: tuple[Harness, FakeRuntime], script: list[tuple]) -> None:  # type: ignore[type-arg]
+    harness, runtime = world
+    asked: list[tuple[Call, Recorder, list[int], int, int]] = []
+    for action in script:
+        if action[0] == "ask":
+            _, ids, max_tokens, choices, use_cache = action
+            choices = min(choices, harness.config.parallel)
+            head = len(ids) // 2
+            prompt = make_prompt(ids, head=head or None, ends=(len(ids) * 3 // 4,) if len(ids) > 8 else (), pin=True)
+            call, recorder = harness.open(prompt, max_tokens=max_tokens, choices=choices, seed=5, use_cache=use_cache)
+            asked.append((call, recorder, ids, max_tokens, choices))
+        elif action[0] == "steps":
+            for _ in range(action[1]):
+                harness.loop.step()
+        elif asked:
+            call, recorder, *_ = asked[action[1] % len(asked)]
+            if not recorder.has_ended:
+                harness.loop.cancel(call)
+    harness.run()
+    for call, recorder, ids, max_tokens, choices in asked:
+        assert recorder.has_ended
+        if recorder.error is not None:
+            assert isinstance(recorder.error, Cancelled) or runtime.faults.decode
+            continue
+        report = recorder.report
+        assert report is not None
+        assert report.resident_tokens + report.host_tokens + report.prefilled_tokens == len(ids)
+        assert report.prefilled_tokens >= 1
+        assert report.miss is not None or report.restored_tokens >= min(report.seen_tokens, len(ids) - 1)
+        for choice in range(choices):
+            expected = expected_reply(ids, min(max_tokens, call.max_tokens), salt=5 + choice)
+            assert recorder.tokens.get(choice, []) == expected
+    check_rest(harness, runtime)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(histories, min_size=1, max_size=8), st.sampled_from([4, 16]))
+def test_exact_mode_chunks_are_those_of_a_cold_run(prompts: list[list[int]], batch_tokens: int) -> None:
+    """Whatever was asked before, each prompt's chunks end where those of a run without a cache end."""
+    warm_runtime = FakeRuntime(sequences=1, batch_tokens=batch_tokens)
+    warm = Harness(warm_runtime, parallel=1, exact=True)
+    for ids in prompts:
+        prompt = make_prompt(ids, head=len(ids) // 2 or None, ends=(max(1, len(ids) - 1),) if len(ids) > 4 else ())
+        cold_runtime = FakeRuntime(sequences=1, batch_tokens=batch_tokens)
+        cold = Harness(cold_runtime, parallel=1, exact=True, cache_bytes=None)
+        cold.ask(prompt)
+        warm_runtime.chunks.clear()
+        warm.ask(prompt)
+        assert warm_runtime.chunks == cold_runtime.chunks[len(cold_runtime.chunks) - len(warm_runtime.chunks) :]
