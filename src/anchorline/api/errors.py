@@ -1,0 +1,49 @@
+"""Errors as OpenAI writes them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from anchorline.errors import (
+    AnchorlineError,
+    BodyTooLarge,
+    Cancelled,
+    EngineFailure,
+    QueueFull,
+    RequestError,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiError:
+    """One error reply: status, headers and the members of OpenAI's error object."""
+
+    status: int
+    message: str
+    type: str = "invalid_request_error"
+    param: str | None = None
+    code: str | None = None
+    headers: dict[str, str] = field(default_factory=dict)
+
+    def body(self) -> dict[str, Any]:
+        return {"error": {"message": self.message, "type": self.type, "param": self.param, "code": self.code}}
+
+
+def api_error(error: AnchorlineError) -> ApiError:
+    """The reply to an error raised on purpose."""
+    message = str(error)
+    if isinstance(error, BodyTooLarge):
+        return ApiError(status=413, message=message, code="body_too_large")
+    if isinstance(error, RequestError):
+        return ApiError(status=400, message=message, param=error.field, code=error.code)
+    if isinstance(error, QueueFull):
+        wait = {"retry-after": str(max(1, error.retry_after_seconds))}
+        return ApiError(status=429, message=message, type="rate_limit_error", code="queue_full", headers=wait)
+    if isinstance(error, EngineFailure):
+        return ApiError(status=503, message=message, type="server_error", code="engine_failure")
+    if isinstance(error, Cancelled):
+        return ApiError(
+            status=503, message=message or "the request was cancelled", type="server_error", code="cancelled"
+        )
+    return ApiError(status=500, message=message, type="server_error", code="internal_error")

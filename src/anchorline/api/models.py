@@ -1,0 +1,131 @@
+"""What is said about the model and the server: models, props, and what other servers' clients ask."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from anchorline.llama.interface import ModelInfo, SamplingParams
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Served:
+    """The served model as clients see it."""
+
+    name: str
+    info: ModelInfo
+    context_tokens: int
+    parallel: int
+    chat_template: str
+    bos_text: str
+    eos_text: str
+    created: int
+    """Unix seconds of the server's start."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes when llama.cpp's build or the model changes: OpenAI's ``system_fingerprint``."""
+        told = f"{self.info.build}\0{self.info.name}\0{self.info.size_bytes}\0{self.info.parameters}"
+        return "fp_" + hashlib.sha256(told.encode()).hexdigest()[:10]
+
+
+def model_object(served: Served) -> dict[str, Any]:
+    """One entry of ``/v1/models``; agents read the context length from differing fields."""
+    info = served.info
+    return {
+        "id": served.name,
+        "object": "model",
+        "created": served.created,
+        "owned_by": "anchorline",
+        "context_length": served.context_tokens,
+        "max_model_len": served.context_tokens,
+        "meta": {
+            "n_ctx": served.context_tokens,
+            "n_ctx_train": info.train_context_tokens,
+            "n_vocab": info.vocab_size,
+            "n_embd": info.embedding_length,
+            "n_params": info.parameters,
+            "size": info.size_bytes,
+        },
+    }
+
+
+def model_list(served: Served) -> dict[str, Any]:
+    """``/v1/models``: OpenAI's list, and the ``models`` that llama-server adds for Ollama's clients."""
+    return {"object": "list", "data": [model_object(served)], "models": [_ollama_model(served)]}
+
+
+def props(served: Served) -> dict[str, Any]:
+    """``/props`` in llama-server's shape, as far as it applies."""
+    shown: dict[str, Any] = {
+        "default_generation_settings": {
+            "n_ctx": served.context_tokens,
+            "params": {"n_predict": -1, "stream": False, **_sampling(SamplingParams())},
+        },
+        "total_slots": served.parallel,
+        "model_alias": served.name,
+        "model_path": served.info.name,
+        "modalities": {"vision": False, "video": False, "audio": False},
+        "chat_template": served.chat_template,
+        "bos_token": served.bos_text,
+        "eos_token": served.eos_text,
+        "build_info": served.info.build,
+        "is_sleeping": False,
+    }
+    if tool_template := served.info.named_templates.get("tool_use"):
+        shown["chat_template_tool_use"] = tool_template
+    return shown
+
+
+def show(served: Served) -> dict[str, Any]:
+    """``/api/show`` in Ollama's shape, as far as it applies."""
+    architecture = served.info.architecture
+    return {
+        "template": served.chat_template,
+        "details": _details(served.info),
+        "model_info": {
+            "general.architecture": architecture,
+            "general.parameter_count": served.info.parameters,
+            f"{architecture}.context_length": served.context_tokens,
+            f"{architecture}.embedding_length": served.info.embedding_length,
+        },
+        "capabilities": ["completion", "tools"],
+    }
+
+
+def _ollama_model(served: Served) -> dict[str, Any]:
+    return {
+        "name": served.name,
+        "model": served.name,
+        "modified_at": "",
+        "size": served.info.size_bytes,
+        "digest": "",
+        "type": "model",
+        "capabilities": ["completion", "tools"],
+        "details": _details(served.info),
+    }
+
+
+def _details(info: ModelInfo) -> dict[str, Any]:
+    return {
+        "parent_model": "",
+        "format": "gguf",
+        "family": info.architecture,
+        "families": [info.architecture],
+        "parameter_size": f"{info.parameters / 1e9:.2f}B",
+        "quantization_level": _quantization(info.metadata),
+    }
+
+
+def _quantization(metadata: Mapping[str, str]) -> str:
+    return metadata.get("general.file_type", "")
+
+
+def _sampling(defaults: SamplingParams) -> dict[str, Any]:
+    """Defaults under llama-server's names; its random seed is the largest 32-bit number."""
+    shown = asdict(defaults)
+    shown["seed"] = 2**32 - 1
+    shown["logit_bias"] = []
+    return shown

@@ -1,0 +1,88 @@
+"""``usage`` and ``timings``, both made from the engine's CallReport."""
+
+from __future__ import annotations
+
+import msgspec
+
+from anchorline.engine.request import CallReport
+
+
+class PromptTokensDetails(msgspec.Struct, kw_only=True, frozen=True):
+    cached_tokens: int
+
+
+class Usage(msgspec.Struct, kw_only=True, frozen=True):
+    """OpenAI's shape; ``prompt_tokens`` includes the cached ones."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: PromptTokensDetails
+
+
+class Timings(msgspec.Struct, kw_only=True, frozen=True):
+    """llama-server's shape, and where the prefix came from.
+
+    ``cache_n`` = ``resident_n`` + ``host_n`` tokens were restored, ``prompt_n`` prefilled.
+    """
+
+    cache_n: int
+    prompt_n: int
+    prompt_ms: float
+    prompt_per_token_ms: float
+    prompt_per_second: float
+    predicted_n: int
+    predicted_ms: float
+    predicted_per_token_ms: float
+    predicted_per_second: float
+    restore_ms: float
+    queue_ms: float
+    plan_ms: float
+    render_ms: float
+    tokenize_ms: float
+    ttft_ms: float | None
+    plan: str
+    resident_n: int
+    host_n: int
+
+
+def usage(report: CallReport) -> Usage:
+    return Usage(
+        prompt_tokens=report.prompt_tokens,
+        completion_tokens=report.generated_tokens,
+        total_tokens=report.prompt_tokens + report.generated_tokens,
+        prompt_tokens_details=PromptTokensDetails(cached_tokens=report.restored_tokens),
+    )
+
+
+def timings(report: CallReport, *, render_seconds: float, tokenize_seconds: float) -> Timings:
+    """A rate over no tokens or no time is 0."""
+    return Timings(
+        cache_n=report.restored_tokens,
+        prompt_n=report.prefilled_tokens,
+        prompt_ms=milliseconds(report.prefill_seconds),
+        prompt_per_token_ms=milliseconds(_ratio(report.prefill_seconds, report.prefilled_tokens)),
+        prompt_per_second=_ratio(report.prefilled_tokens, report.prefill_seconds),
+        predicted_n=report.generated_tokens,
+        predicted_ms=milliseconds(report.decode_seconds),
+        predicted_per_token_ms=milliseconds(_ratio(report.decode_seconds, report.generated_tokens)),
+        predicted_per_second=_ratio(report.generated_tokens, report.decode_seconds),
+        restore_ms=milliseconds(report.restore_seconds),
+        queue_ms=milliseconds(report.queue_seconds),
+        plan_ms=milliseconds(report.plan_seconds),
+        render_ms=milliseconds(render_seconds),
+        tokenize_ms=milliseconds(tokenize_seconds),
+        ttft_ms=None if report.ttft_seconds is None else milliseconds(report.ttft_seconds),
+        plan=report.plan.value,
+        resident_n=report.resident_tokens,
+        host_n=report.host_tokens,
+    )
+
+
+def milliseconds(seconds: float) -> float:
+    """Rounded to the microsecond."""
+    return round(seconds * 1000, 3)
+
+
+def _ratio(amount: float, per: float) -> float:
+    return amount / per if per > 0 else 0.0

@@ -1,0 +1,73 @@
+"""The engine's counters and gauges, read from EngineStats when Prometheus asks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from anchorline.engine.stats import EngineStats
+
+StatsSource = Callable[[], EngineStats]
+
+
+@dataclass(frozen=True, slots=True)
+class _Declared:
+    name: str
+    field: str
+    """Name in EngineStats."""
+    help: str
+
+
+_GAUGES = (
+    _Declared("up", "alive", "1 while the engine serves requests."),
+    _Declared("running_streams", "running", "Streams being prefilled or generated."),
+    _Declared("waiting_requests", "waiting", "Requests in the queue."),
+    _Declared("queue_limit", "queue_limit", "Requests the queue holds (--queue)."),
+    _Declared("resident_sequences", "resident_sequences", "Sequences with cells in the live KV cache."),
+    _Declared("resident_tokens", "resident_tokens", "Cells in use in the live KV cache."),
+    _Declared("context_tokens", "context_tokens", "Cells of the live KV cache (--ctx)."),
+    _Declared("host_budget_bytes", "host_budget_bytes", "Budget of the host tier (--cache-ram)."),
+    _Declared("host_used_bytes", "host_used_bytes", "Bytes of segments in the host tier."),
+    _Declared("host_segments", "host_segments", "Segments in the host tier."),
+    _Declared("pinned_bytes", "pinned_bytes", "Bytes of pinned segments."),
+    _Declared("pins", "pins", "Pins held."),
+)
+_COUNTERS = (
+    _Declared("decode_calls", "decode_calls", "Batches decoded."),
+    _Declared("preemptions", "preemptions", "Streams put back into the queue for want of cells."),
+    _Declared("restored_bytes", "restored_bytes", "Bytes put back into the live KV cache."),
+    _Declared("exported_bytes", "exported_bytes", "Bytes exported from the live KV cache."),
+    _Declared("saved_segments", "saved_segments", "Segments saved."),
+    _Declared("evictions", "evictions", "Segments evicted from the host tier."),
+    _Declared("evicted_bytes", "evicted_bytes", "Bytes evicted from the host tier."),
+    _Declared("restore_failures", "restore_failures", "Restores refused by llama.cpp and recomputed."),
+    _Declared("pins_released", "pins_released", "Pins given up because pins exceeded their bound."),
+)
+
+
+class EngineCollector(Collector):
+    """One consistent snapshot per scrape; unregistered with its registry."""
+
+    def __init__(self, stats: StatsSource) -> None:
+        self._stats = stats
+
+    def describe(self) -> Iterator[GaugeMetricFamily]:
+        """Nothing: registration must not ask an engine that is still starting."""
+        return iter(())
+
+    def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
+        stats = self._stats()
+        for gauge in _GAUGES:
+            yield GaugeMetricFamily(f"anchorline_{gauge.name}", gauge.help, value=float(getattr(stats, gauge.field)))
+        for counter in _COUNTERS:
+            value = float(getattr(stats, counter.field))
+            yield CounterMetricFamily(f"anchorline_{counter.name}", counter.help, value=value)
+        unsaved = CounterMetricFamily(
+            "anchorline_unsaved_cuts", "Cuts that were not saved, by reason.", labels=["reason"]
+        )
+        for reason, count in sorted(stats.unsaved_by_reason.items()):
+            unsaved.add_metric([reason], float(count))
+        yield unsaved

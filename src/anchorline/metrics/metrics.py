@@ -1,0 +1,68 @@
+"""What the HTTP edge and the engine's reports count."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+
+from anchorline.engine.request import CallReport
+from anchorline.metrics.engine import EngineCollector, StatsSource
+
+CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
+
+_SHORT_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
+_LONG_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 500)
+
+
+class Metrics:
+    """One server's metrics in a registry of their own. Thread-safe, as prometheus-client is."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.requests = self._counter("requests", "HTTP requests by endpoint and status.", "endpoint", "status")
+        self.tokens = self._counter(
+            "tokens", "Tokens by source: resident and host were restored, prefilled and generated computed.", "source"
+        )
+        self.plans = self._counter("plans", "Finished calls by where their prefix came from.", "kind")
+        self.misses = self._counter("misses", "Calls that restored less than was once seen, by reason.", "reason")
+        self.missed_tokens = self._counter("missed_tokens", "Tokens seen before but prefilled again.", "reason")
+        self.cancelled = self._counter("cancelled", "Calls whose client went away before the end.")
+        self.queue_seconds = self._seconds("queue", "Time a call waited for a stream.", _LONG_SECONDS)
+        self.restore_seconds = self._seconds("restore", "Time a call took to restore its prefix.", _SHORT_SECONDS)
+        self.prefill_seconds = self._seconds("prefill", "Time a call took to prefill its delta.", _LONG_SECONDS)
+        self.decode_seconds = self._seconds("decode", "Time a call took to generate its reply.", _LONG_SECONDS)
+        self.ttft_seconds = self._seconds("ttft", "Time from receipt to the first token.", _LONG_SECONDS)
+
+    def watch_engine(self, stats: StatsSource) -> None:
+        """Read the engine's own counters through ``stats`` at every scrape."""
+        self.registry.register(EngineCollector(stats))
+
+    def count_request(self, *, endpoint: str, status: int) -> None:
+        self.requests.labels(endpoint, str(status)).inc()
+
+    def count_call(self, report: CallReport) -> None:
+        """Count one finished call."""
+        self.tokens.labels("resident").inc(report.resident_tokens)
+        self.tokens.labels("host").inc(report.host_tokens)
+        self.tokens.labels("prefilled").inc(report.prefilled_tokens)
+        self.tokens.labels("generated").inc(report.generated_tokens)
+        self.plans.labels(report.plan.value).inc()
+        if report.miss is not None:
+            self.misses.labels(report.miss.value).inc()
+            self.missed_tokens.labels(report.miss.value).inc(max(0, report.seen_tokens - report.restored_tokens))
+        self.queue_seconds.observe(report.queue_seconds)
+        self.restore_seconds.observe(report.restore_seconds)
+        self.prefill_seconds.observe(report.prefill_seconds)
+        self.decode_seconds.observe(report.decode_seconds)
+        if report.ttft_seconds is not None:
+            self.ttft_seconds.observe(report.ttft_seconds)
+
+    def exposition(self) -> bytes:
+        """Everything in Prometheus' text format."""
+        return generate_latest(self.registry)
+
+    def _counter(self, name: str, help: str, *labels: str) -> Counter:
+        return Counter(f"anchorline_{name}", help, labels, registry=self.registry)
+
+    def _seconds(self, name: str, help: str, buckets: tuple[float, ...]) -> Histogram:
+        return Histogram(f"anchorline_{name}_seconds", help, registry=self.registry, buckets=buckets)

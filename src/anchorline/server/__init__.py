@@ -1,0 +1,1 @@
+"""HTTP: routes, streaming, access checks and the socket."""

@@ -1,0 +1,161 @@
+"""Who may talk to the server: Host and Origin checks, CORS, API keys.
+
+A page in the user's browser must not reach a local server: not by a name that an attacker points
+at 127.0.0.1 (DNS rebinding; the Host check) and not from a page of another origin (the Origin check).
+"""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from anchorline.api.errors import ApiError
+from anchorline.config import ServerConfig
+from anchorline.server.log import error_line, logger
+from anchorline.server.responses import error_response
+
+OPEN_PATHS = frozenset({"/health"})
+"""Answered without a key, for health probes."""
+
+_DEFAULT_PORTS = {"http": "80", "https": "443"}
+
+
+def split_host(value: str) -> str:
+    """The lower-case name in a Host header, without port and brackets."""
+    value = value.strip().lower()
+    if value.startswith("["):
+        return value[1:].partition("]")[0]
+    return value.rpartition(":")[0] if value.count(":") == 1 else value
+
+
+def is_loopback_name(name: str) -> bool:
+    """Whether a host name or address can only mean this machine."""
+    if name == "localhost" or name.endswith(".localhost"):
+        return True
+    address = _address(name)
+    return address is not None and address.is_loopback
+
+
+def _address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(name)
+    except ValueError:
+        return None
+
+
+class AccessGuard:
+    """ASGI middleware that lets through only what the configuration allows."""
+
+    def __init__(self, app: ASGIApp, config: ServerConfig) -> None:
+        self._app = app
+        self._bound = split_host(config.host) if ":" not in config.host else config.host.lower().strip("[]")
+        self._hosts = frozenset(host.strip().lower() for host in config.allowed_hosts)
+        self._origins = frozenset(origin.strip().lower().rstrip("/") for origin in config.allowed_origins)
+        self._keys = tuple(key.encode() for key in config.api_keys)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        origin = headers.get("origin")
+        refusal = self._check_host(headers) or self._check_origin(headers, origin)
+        if refusal is None and origin is not None:
+            send = _with_cors(send, origin)
+            if scope["method"] == "OPTIONS" and "access-control-request-method" in headers:
+                await _preflight(headers)(scope, receive, send)
+                return
+        if refusal is None and scope["path"] not in OPEN_PATHS:
+            refusal = self._check_key(headers)
+        if refusal is None:
+            await self._app(scope, receive, send)
+            return
+        logger.info(error_line(refusal, method=scope["method"], path=scope["path"], request_id=None))
+        await error_response(refusal)(scope, receive, send)
+
+    def allows_host(self, value: str) -> bool:
+        """Whether a Host header may be answered.
+
+        A server bound to a public address also answers to addresses: rebinding needs a name.
+        """
+        name = split_host(value)
+        if is_loopback_name(name) or name == self._bound:
+            return True
+        if "*" in self._hosts or name in self._hosts or value.strip().lower() in self._hosts:
+            return True
+        return _address(name) is not None and not is_loopback_name(self._bound)
+
+    def allows_origin(self, origin: str, *, host: str) -> bool:
+        """Whether a page of ``origin`` may use this server, which it addresses as ``host``."""
+        origin = origin.strip().lower().rstrip("/")
+        if "*" in self._origins or origin in self._origins:
+            return True
+        try:
+            parts = urlsplit(origin)
+        except ValueError:
+            return False
+        if parts.scheme not in _DEFAULT_PORTS or not parts.netloc:
+            return False
+        port = ":" + _DEFAULT_PORTS[parts.scheme]
+        return parts.netloc.removesuffix(port) == host.strip().lower().removesuffix(port)
+
+    def _check_host(self, headers: Headers) -> ApiError | None:
+        given = headers.getlist("host")
+        if len(given) == 1 and self.allows_host(given[0]):
+            return None
+        shown = given[0][:100] if given else "none"
+        return _forbidden(f"host {shown!r} is not served (--allowed-host)", code="host_not_allowed")
+
+    def _check_origin(self, headers: Headers, origin: str | None) -> ApiError | None:
+        if origin is None or self.allows_origin(origin, host=headers.get("host", "")):
+            return None
+        return _forbidden(f"origin {origin[:100]!r} is not allowed (--allowed-origin)", code="origin_not_allowed")
+
+    def _check_key(self, headers: Headers) -> ApiError | None:
+        if not self._keys:
+            return None
+        scheme, _, token = headers.get("authorization", "").partition(" ")
+        given = token.strip().encode("latin-1")  # headers are decoded as latin-1
+        # Every key is compared, so that the time taken tells nothing about which one is near.
+        matches = [hmac.compare_digest(given, key) for key in self._keys]
+        if scheme.lower() == "bearer" and any(matches):
+            return None
+        return ApiError(
+            status=401,
+            message="a valid API key is needed: Authorization: Bearer KEY",
+            code="invalid_api_key",
+            headers={"www-authenticate": "Bearer"},
+        )
+
+
+def _forbidden(message: str, *, code: str) -> ApiError:
+    return ApiError(status=403, message=message, type="permission_error", code=code)
+
+
+def _with_cors(send: Send, origin: str) -> Send:
+    """Let the page of an allowed origin read the response."""
+
+    async def send_with_cors(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = MutableHeaders(scope=message)
+            headers["access-control-allow-origin"] = origin
+            headers.add_vary_header("origin")
+        await send(message)
+
+    return send_with_cors
+
+
+def _preflight(headers: Headers) -> Response:
+    answer = {
+        "access-control-allow-methods": "GET, POST, OPTIONS",
+        "access-control-allow-headers": headers.get("access-control-request-headers", "authorization, content-type"),
+        "access-control-max-age": "600",
+    }
+    if headers.get("access-control-request-private-network") == "true":
+        answer["access-control-allow-private-network"] = "true"
+    return Response(status_code=204, headers=answer)

@@ -1,0 +1,66 @@
+"""The application: routes and the layers around them."""
+
+from __future__ import annotations
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import ClientDisconnect
+from starlette.routing import Route
+
+from anchorline.errors import AnchorlineError
+from anchorline.server.access import AccessGuard
+from anchorline.server.edge import Edge, on_anchorline_error, on_client_disconnect, on_http_error
+from anchorline.server.generate import generation_endpoint, prepare_chat, prepare_completion
+from anchorline.server.routes import Routes
+from anchorline.server.state import ServerState
+
+
+def build_app(state: ServerState) -> Starlette:
+    """The ASGI application of one server; everything it uses is in ``state``."""
+    routes = _routes(state)
+    endpoints = frozenset(route.path for route in routes)
+    app = Starlette(
+        routes=routes,
+        middleware=[
+            Middleware(Edge, metrics=state.metrics, endpoints=endpoints),
+            Middleware(AccessGuard, config=state.config),
+        ],
+        exception_handlers={
+            AnchorlineError: on_anchorline_error,
+            HTTPException: on_http_error,
+            ClientDisconnect: on_client_disconnect,
+        },
+    )
+    app.router.redirect_slashes = False  # a redirect would repeat a Host header that a proxy has set
+    return app
+
+
+def _routes(state: ServerState) -> list[Route]:
+    """Paths as OpenAI has them, without /v1 as llama-server has them too, and its own.
+
+    What LM Studio and vLLM are recognised by (/api/v1/models, /version) is left unknown on purpose:
+    agents would go on to use those servers' own calls.
+    """
+    rest = Routes(state)
+    chat = generation_endpoint(state, prepare_chat)
+    completion = generation_endpoint(state, prepare_completion)
+    return [
+        Route("/v1/chat/completions", chat, methods=["POST"]),
+        Route("/chat/completions", chat, methods=["POST"]),
+        Route("/v1/completions", completion, methods=["POST"]),
+        Route("/completions", completion, methods=["POST"]),
+        Route("/v1/models", rest.models, methods=["GET"]),
+        Route("/models", rest.models, methods=["GET"]),
+        Route("/api/tags", rest.models, methods=["GET"]),
+        Route("/v1/models/{name:path}", rest.model, methods=["GET"]),
+        Route("/health", rest.health, methods=["GET"]),
+        Route("/v1/health", rest.health, methods=["GET"]),
+        Route("/props", rest.props, methods=["GET"]),
+        Route("/v1/props", rest.props, methods=["GET"]),
+        Route("/api/show", rest.show, methods=["POST"]),
+        Route("/metrics", rest.metrics, methods=["GET"]),
+        Route("/tokenize", rest.tokenize, methods=["POST"]),
+        Route("/detokenize", rest.detokenize, methods=["POST"]),
+        Route("/apply-template", rest.apply_template, methods=["POST"]),
+    ]

@@ -1,0 +1,212 @@
+"""Chat and text completions: from a body to a reply, streamed or whole."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from anchorline.api import sse
+from anchorline.api.chat import parse_chat
+from anchorline.api.chat_reply import ChatWriter
+from anchorline.api.completion_reply import CompletionWriter
+from anchorline.api.completions import parse_completion
+from anchorline.api.errors import api_error
+from anchorline.api.options import CallOptions, clamp_max_tokens
+from anchorline.api.reply import ReplyHead, ReplyWriter
+from anchorline.engine.request import GenerationRequest
+from anchorline.errors import RequestError
+from anchorline.output.reply import Reply, ReplyEvent, ReplyFailed, ReplyFinished
+from anchorline.server.body import read_body
+from anchorline.server.bridge import EventBridge
+from anchorline.server.log import call_line, cancelled_line, error_line, logger
+from anchorline.server.responses import json_response
+from anchorline.server.state import BuiltPrompt, ServerState
+
+CLIENT_CLOSED = 499
+"""Status recorded for a request whose client left; nobody reads it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparedCall:
+    """A checked request with its prompt, ready for the engine."""
+
+    request: GenerationRequest
+    options: CallOptions
+    writer: ReplyWriter
+
+
+Prepare = Callable[[bytes, ServerState, float], PreparedCall]
+"""(body, state, received_seconds) to a call; CPU-bound, runs in a worker thread."""
+
+
+def prepare_chat(raw: bytes, state: ServerState, received_seconds: float) -> PreparedCall:
+    """Check a chat body and render its prompt."""
+    call = parse_chat(raw, context=state.context)
+    built = state.prompts.chat(
+        call.prompt.messages,
+        tools=call.prompt.tools,
+        add_generation_prompt=call.prompt.add_generation_prompt,
+        template_kwargs=call.prompt.template_kwargs,
+    )
+    head = _head(state, f"chatcmpl-{state.new_id()}", built, call.options)
+    request = _request(state, head, built, field="messages", received_seconds=received_seconds)
+    return PreparedCall(request=request, options=call.options, writer=ChatWriter(head))
+
+
+def prepare_completion(raw: bytes, state: ServerState, received_seconds: float) -> PreparedCall:
+    """Check a text-completion body and tokenise its prompt."""
+    call = parse_completion(raw, context=state.context)
+    built = state.prompts.tokens(call.tokens) if call.tokens is not None else state.prompts.text(call.text or "")
+    head = _head(state, f"cmpl-{state.new_id()}", built, call.options)
+    request = _request(state, head, built, field="prompt", received_seconds=received_seconds)
+    return PreparedCall(request=request, options=call.options, writer=CompletionWriter(head))
+
+
+def _head(state: ServerState, request_id: str, built: BuiltPrompt, options: CallOptions) -> ReplyHead:
+    return ReplyHead(
+        id=request_id,
+        created=int(state.wall_clock()),
+        model=state.served.name,
+        fingerprint=state.served.fingerprint,
+        options=options,
+        tokenizer=state.tokenizer,
+        render_seconds=built.render_seconds,
+        tokenize_seconds=built.tokenize_seconds,
+    )
+
+
+def _request(
+    state: ServerState, head: ReplyHead, built: BuiltPrompt, *, field: str, received_seconds: float
+) -> GenerationRequest:
+    options, prompt_tokens = head.options, len(built.prompt)
+    if prompt_tokens == 0:
+        raise RequestError(f"{field} makes a prompt without any token", field=field)
+    return GenerationRequest(
+        id=head.id,
+        prompt=built.prompt,
+        sampling=options.sampling,
+        max_tokens=clamp_max_tokens(
+            options.max_tokens, prompt_tokens=prompt_tokens, context_tokens=state.engine.context_tokens, field=field
+        ),
+        choices=options.choices,
+        logprobs=options.logprobs,
+        use_cache=options.use_cache,
+        received_seconds=received_seconds,
+    )
+
+
+def generation_endpoint(state: ServerState, prepare: Prepare) -> Callable[[Request], Awaitable[Response]]:
+    """The route of one completion protocol."""
+
+    async def endpoint(request: Request) -> Response:
+        received_seconds = state.monotonic()
+        raw = await read_body(request, limit_bytes=state.config.limits.body_bytes)
+        call = await asyncio.to_thread(prepare, raw, state, received_seconds)
+        request.scope["anchorline.id"] = call.request.id
+        return GenerationResponse(state, call)
+
+    return endpoint
+
+
+class GenerationResponse(Response):
+    """Submits a prepared call and writes its reply.
+
+    The response begins with the first event, so that an error before it has its own status. The
+    client's disconnect cancels the call at once, as does every other way of leaving early.
+    """
+
+    def __init__(self, state: ServerState, call: PreparedCall) -> None:
+        super().__init__()
+        self._state = state
+        self._call = call
+        self._started = False
+        self._completed = False
+        """The reply's last event was handled while the client was there."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Raises QueueFull, RequestError or EngineFailure while nothing has been sent."""
+        state, call = self._state, self._call
+        bridge = EventBridge(asyncio.get_running_loop())
+        options = call.options
+        reply = Reply(state.tokenizer, choices=options.choices, stop=options.stop, emit=bridge.emit)
+        state.engine.submit(call.request, reply)
+        watcher = asyncio.create_task(self._watch(receive, bridge))
+        try:
+            if options.stream:
+                await self._stream(bridge, send)
+            else:
+                response = await self._whole(bridge)
+                await response(scope, receive, send)
+        except OSError:  # the connection broke while writing
+            self._completed = False
+        finally:
+            watcher.cancel()
+            if not self._completed:
+                state.engine.cancel(call.request.id)
+                state.metrics.cancelled.inc()
+                logger.info(cancelled_line(call.request.id))
+
+    async def _watch(self, receive: Receive, bridge: EventBridge) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        if not bridge.ended:
+            self._state.engine.cancel(self._call.request.id)
+            bridge.disconnect()
+
+    async def _whole(self, bridge: EventBridge) -> Response:
+        events: list[ReplyEvent] = []
+        while not bridge.ended:
+            events.extend(await bridge.take())
+            if bridge.disconnected:
+                return Response(status_code=CLIENT_CLOSED)
+        self._completed = True
+        last = events[-1]
+        if isinstance(last, ReplyFailed):
+            raise last.error
+        assert isinstance(last, ReplyFinished), "a reply ends with its report"
+        self._finished(last)
+        return json_response(self._call.writer.whole(events, last))
+
+    async def _stream(self, bridge: EventBridge, send: Send) -> None:
+        while not bridge.ended:
+            events = await bridge.take(timeout_seconds=self._state.ping_seconds)
+            if bridge.disconnected:
+                return
+            self._completed = bridge.ended
+            await self._send(send, self._encode(events), last=bridge.ended)
+
+    def _encode(self, events: list[ReplyEvent]) -> bytes:
+        """The events as SSE; none at all makes a comment. Raises the error of a reply that never began."""
+        if not events:
+            return sse.PING
+        parts: list[bytes] = []
+        for event in events:
+            if isinstance(event, ReplyFailed):
+                if not self._started and not parts:
+                    raise event.error
+                error = api_error(event.error)
+                logger.warning(error_line(error, method="POST", path="stream", request_id=self._call.request.id))
+                parts.append(sse.error_event(error))
+                continue
+            parts.extend(sse.event(chunk) for chunk in self._call.writer.chunks(event))
+            if isinstance(event, ReplyFinished):
+                self._finished(event)
+                parts.append(sse.DONE)
+        return b"".join(parts)
+
+    async def _send(self, send: Send, body: bytes, *, last: bool) -> None:
+        if not self._started:
+            self._started = True
+            headers = [(name.encode(), value.encode()) for name, value in sse.HEADERS.items()]
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
+        if body or last:
+            await send({"type": "http.response.body", "body": body, "more_body": not last})
+
+    def _finished(self, event: ReplyFinished) -> None:
+        self._state.metrics.count_call(event.report)
+        logger.info(call_line(event.report))

@@ -1,0 +1,78 @@
+"""The one log line of each request, as key=value pairs."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+from anchorline.api.errors import ApiError
+from anchorline.api.usage import milliseconds
+from anchorline.engine.request import CallReport
+
+logger = logging.getLogger("anchorline.request")
+
+
+def call_line(report: CallReport) -> str:
+    """What one finished call did; with a miss also why, and where its prompt left what was seen."""
+    pairs: dict[str, object] = {
+        "id": report.id,
+        "plan": report.plan.value,
+        "prompt": report.prompt_tokens,
+        "restored": report.restored_tokens,
+        "prefilled": report.prefilled_tokens,
+        "generated": report.generated_tokens,
+        "tier": _tier(report),
+        "queue_ms": milliseconds(report.queue_seconds),
+        "restore_ms": milliseconds(report.restore_seconds),
+        "prefill_ms": milliseconds(report.prefill_seconds),
+        "ttft_ms": "none" if report.ttft_seconds is None else milliseconds(report.ttft_seconds),
+    }
+    if report.miss is not None:
+        pairs["miss"] = report.miss.value
+        pairs["seen"] = report.seen_tokens
+        pairs["differs"] = _where(report.first_difference)
+    return _line(pairs)
+
+
+def error_line(error: ApiError, *, method: str, path: str, request_id: str | None) -> str:
+    """A request that was refused or failed."""
+    return _line(
+        {
+            "id": request_id or "none",
+            "method": method,
+            "path": path,
+            "status": error.status,
+            "code": error.code or "none",
+            "field": error.param or "none",
+            "error": error.message,
+        }
+    )
+
+
+def cancelled_line(request_id: str) -> str:
+    return _line({"id": request_id, "status": "cancelled", "reason": "the client went away"})
+
+
+def _tier(report: CallReport) -> str:
+    tiers = [name for name, count in (("resident", report.resident_tokens), ("host", report.host_tokens)) if count]
+    return "+".join(tiers) or "none"
+
+
+def _where(first_difference: tuple[int, int] | None) -> str:
+    if first_difference is None:
+        return "none"
+    message, token = first_difference
+    return f"message {message}, token {token}"
+
+
+def _line(pairs: Mapping[str, object]) -> str:
+    return " ".join(f"{key}={_value(value)}" for key, value in pairs.items())
+
+
+def _value(value: object) -> str:
+    """Quoted when it holds anything that would break the pairs; a client cannot add lines to the log."""
+    text = str(value)
+    if text and text.isprintable() and not set(text) & set(' ="\\'):
+        return text
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return '"' + "".join(char if char.isprintable() else ascii(char)[1:-1] for char in escaped) + '"'

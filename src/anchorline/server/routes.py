@@ -1,0 +1,113 @@
+"""The endpoints that do not generate."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from anchorline.api.chat import parse_apply_template
+from anchorline.api.errors import ApiError
+from anchorline.api.models import model_list, model_object, props, show
+from anchorline.api.tokens import (
+    TokenizeBody,
+    detokenize_reply,
+    parse_detokenize,
+    parse_tokenize,
+    tokenize_reply,
+)
+from anchorline.metrics.metrics import CONTENT_TYPE
+from anchorline.server.body import read_body
+from anchorline.server.responses import error_response, json_response
+from anchorline.server.state import ServerState
+
+
+class Routes:
+    """Handlers bound to one server's state. Whatever is CPU-bound runs in a worker thread."""
+
+    def __init__(self, state: ServerState) -> None:
+        self._state = state
+
+    async def health(self, request: Request) -> Response:
+        """200 while the engine serves, 503 afterwards."""
+        if self._state.engine.alive:
+            return json_response({"status": "ok"})
+        dead = ApiError(status=503, message="the engine has stopped", type="server_error", code="engine_failure")
+        return error_response(dead)
+
+    async def models(self, request: Request) -> Response:
+        return json_response(model_list(self._state.served))
+
+    async def model(self, request: Request) -> Response:
+        name = request.path_params["name"]
+        if name == self._state.served.name:
+            return json_response(model_object(self._state.served))
+        return error_response(
+            ApiError(
+                status=404, message=f"the model {name[:200]!r} is not served", param="model", code="model_not_found"
+            )
+        )
+
+    async def props(self, request: Request) -> Response:
+        return json_response(props(self._state.served))
+
+    async def show(self, request: Request) -> Response:
+        await self._body(request)
+        return json_response(show(self._state.served))
+
+    async def metrics(self, request: Request) -> Response:
+        text = await asyncio.to_thread(self._state.metrics.exposition)
+        return Response(text, headers={"content-type": CONTENT_TYPE})
+
+    async def tokenize(self, request: Request) -> Response:
+        return json_response(await asyncio.to_thread(self._tokenize, await self._body(request)))
+
+    async def detokenize(self, request: Request) -> Response:
+        return json_response(await asyncio.to_thread(self._detokenize, await self._body(request)))
+
+    async def apply_template(self, request: Request) -> Response:
+        return json_response(await asyncio.to_thread(self._apply_template, await self._body(request)))
+
+    async def _body(self, request: Request) -> bytes:
+        return await read_body(request, limit_bytes=self._state.config.limits.body_bytes)
+
+    def _tokenize(self, raw: bytes) -> dict[str, Any]:
+        tokenizer = self._state.tokenizer
+        body = parse_tokenize(raw, vocab_size=tokenizer.vocab_size)
+        parts = [body.content] if isinstance(body.content, str) else body.content
+        ids: list[int] = []
+        if body.add_special and tokenizer.adds_bos and tokenizer.bos is not None:
+            ids.append(tokenizer.bos)
+        for part in parts:
+            ids.extend([part] if isinstance(part, int) else self._text_ids(part, body))
+        return tokenize_reply(ids, tokenizer=tokenizer, with_pieces=body.with_pieces is True)
+
+    def _text_ids(self, text: str, body: TokenizeBody) -> list[int]:
+        tokenizer = self._state.tokenizer
+        if body.parse_special is False:
+            return [int(token) for token in tokenizer.tokenize(text)]
+        ids = [int(token) for token in self._state.prompts.text(text).prompt.tokens]
+        bos = tokenizer.bos
+        if not tokenizer.adds_bos or bos is None or ids[:1] != [bos]:
+            return ids
+        # The prompt builder has put BOS in front, unless the text itself begins with it.
+        return ids if text.encode().startswith(tokenizer.special_piece(bos)) else ids[1:]
+
+    def _detokenize(self, raw: bytes) -> dict[str, Any]:
+        tokenizer = self._state.tokenizer
+        return detokenize_reply(parse_detokenize(raw, vocab_size=tokenizer.vocab_size), tokenizer=tokenizer)
+
+    def _apply_template(self, raw: bytes) -> dict[str, Any]:
+        prompt, return_tokens = parse_apply_template(raw, limits=self._state.config.limits)
+        built = self._state.prompts.chat(
+            prompt.messages,
+            tools=prompt.tools,
+            add_generation_prompt=prompt.add_generation_prompt,
+            template_kwargs=prompt.template_kwargs,
+        )
+        reply: dict[str, Any] = {"prompt": built.text}
+        if return_tokens:
+            reply["tokens"] = built.prompt.tokens.tolist()
+        return reply

@@ -1,0 +1,105 @@
+"""What the routes work with, joined by the command line; there are no module globals."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from anchorline.api.models import Served
+from anchorline.api.options import ApiContext
+from anchorline.cache.prompt import Prompt
+from anchorline.config import ServerConfig
+from anchorline.engine.request import GenerationRequest, ReplyConsumer
+from anchorline.engine.stats import EngineStats
+from anchorline.llama.interface import Tokenizer
+from anchorline.metrics.metrics import Metrics
+
+
+class BuiltPrompt(Protocol):
+    """A rendered and tokenised prompt."""
+
+    @property
+    def prompt(self) -> Prompt: ...
+
+    @property
+    def text(self) -> str: ...
+
+    @property
+    def render_seconds(self) -> float: ...
+
+    @property
+    def tokenize_seconds(self) -> float: ...
+
+
+class Prompts(Protocol):
+    """What the routes ask of a PromptBuilder. CPU-bound: call it in a worker thread."""
+
+    def chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        template_kwargs: Mapping[str, Any] | None = None,
+    ) -> BuiltPrompt: ...
+
+    def text(self, text: str) -> BuiltPrompt: ...
+
+    def tokens(self, ids: Sequence[int]) -> BuiltPrompt: ...
+
+
+class EngineFace(Protocol):
+    """What the routes ask of an Engine."""
+
+    @property
+    def context_tokens(self) -> int: ...
+
+    @property
+    def parallel(self) -> int: ...
+
+    @property
+    def alive(self) -> bool: ...
+
+    def submit(self, request: GenerationRequest, consumer: ReplyConsumer) -> None:
+        """Queue a request. Raises QueueFull, RequestError or EngineFailure."""
+        ...
+
+    def cancel(self, request_id: str) -> None:
+        """Stop a request and free what it holds. Idempotent; unknown ids are ignored."""
+        ...
+
+    def stats(self) -> EngineStats: ...
+
+
+def _new_id() -> str:
+    return secrets.token_hex(12)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerState:
+    """Everything a route needs; shared by all requests, never changed."""
+
+    config: ServerConfig
+    engine: EngineFace
+    prompts: Prompts
+    tokenizer: Tokenizer
+    served: Served
+    metrics: Metrics
+    wall_clock: Callable[[], float] = time.time
+    monotonic: Callable[[], float] = time.monotonic
+    new_id: Callable[[], str] = _new_id
+    ping_seconds: float = 10.0
+    """A stream that stays silent this long sends a comment, so that clients do not give up."""
+
+    @property
+    def context(self) -> ApiContext:
+        """What requests are checked against."""
+        return ApiContext(
+            tokenizer=self.tokenizer,
+            limits=self.config.limits,
+            context_tokens=self.engine.context_tokens,
+            parallel=self.engine.parallel,
+        )

@@ -1,0 +1,283 @@
+"""A stand-in for model and engine: bytes are tokens, and the reply is written by the test.
+
+It keeps the engine's contract (its own thread, the ReplyConsumer order, cancel by id), so that the
+HTTP layer can be tested to the last event without a model.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from anchorline.cache.prompt import Prompt
+from anchorline.engine.request import (
+    CallReport,
+    FinishReason,
+    GenerationRequest,
+    MissReason,
+    PlanKind,
+    ReplyConsumer,
+    SampledToken,
+)
+from anchorline.engine.stats import EngineStats
+from anchorline.errors import AnchorlineError, Cancelled, EngineFailure, QueueFull, RequestError
+from anchorline.llama.interface import TokenArray, TokenLogprob
+
+CONTROL = {"<|im_start|>": 256, "<|im_end|>": 257, "<|bos|>": 258}
+
+
+class ByteTokenizer:
+    """One token per byte, and three control tokens."""
+
+    control_tokens: Mapping[str, int] = CONTROL
+    vocab_size = 259
+    eos = 257
+
+    def __init__(self, *, adds_bos: bool = False) -> None:
+        self.adds_bos = adds_bos
+        self.bos = 258 if adds_bos else None
+
+    def tokenize(self, text: str) -> TokenArray:
+        return np.frombuffer(text.encode(), dtype=np.uint8).astype(np.int32)
+
+    def piece(self, token: int) -> bytes:
+        return bytes([token]) if token < 256 else b""
+
+    def special_piece(self, token: int) -> bytes:
+        names = {number: name.encode() for name, number in CONTROL.items()}
+        return names[token] if token in names else bytes([token])
+
+    def detokenize(self, tokens: Sequence[int] | TokenArray) -> bytes:
+        return b"".join(self.piece(int(token)) for token in tokens)
+
+
+@dataclass
+class Script:
+    """What the next replies say."""
+
+    reply: bytes = b"Hello, world"
+    error: AnchorlineError | None = None
+    """Raised to the consumer after ``error_after`` tokens."""
+    error_after: int = 0
+    queue_full: bool = False
+    miss: MissReason | None = None
+    first_difference: tuple[int, int] | None = None
+    paused: bool = False
+    """Makes replies wait for ``StandInEngine.allow``."""
+
+
+@dataclass
+class StandInEngine:
+    """Answers requests one after the other on its own thread."""
+
+    context_tokens: int = 4096
+    parallel: int = 4
+    script: Script = field(default_factory=Script)
+    submitted: list[GenerationRequest] = field(default_factory=list)
+    cancelled: list[str] = field(default_factory=list)
+    finished: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.alive = True
+        self._inbox: deque[tuple[GenerationRequest, ReplyConsumer]] = deque()
+        self._changed = threading.Condition()
+        self._allowed = 0
+        self._produced = 0
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        with self._changed:
+            self.alive = False
+            self._changed.notify_all()
+        self._thread.join()
+
+    def submit(self, request: GenerationRequest, consumer: ReplyConsumer) -> None:
+        if not self.alive:
+            raise EngineFailure("the engine has stopped")
+        if self.script.queue_full:
+            raise QueueFull(waiting=64, limit=64, retry_after_seconds=3)
+        with self._changed:
+            self.submitted.append(request)
+            self._inbox.append((request, consumer))
+            self._changed.notify_all()
+
+    def cancel(self, request_id: str) -> None:
+        with self._changed:
+            self.cancelled.append(request_id)
+            self._changed.notify_all()
+
+    def allow(self, tokens: int) -> None:
+        """Let a paused reply go on for ``tokens`` more tokens."""
+        with self._changed:
+            self._allowed += tokens
+            self._changed.notify_all()
+
+    def wait_for_submission(self, count: int = 1) -> None:
+        with self._changed:
+            assert self._changed.wait_for(lambda: len(self.submitted) >= count, timeout=30)
+
+    def wait_for_cancel(self, request_id: str) -> None:
+        with self._changed:
+            assert self._changed.wait_for(lambda: request_id in self.cancelled, timeout=30)
+
+    def wait_for_finish(self, request_id: str) -> None:
+        """Until the engine has let go of a request, however it ended."""
+        with self._changed:
+            assert self._changed.wait_for(lambda: request_id in self.finished, timeout=30)
+
+    def stats(self) -> EngineStats:
+        return EngineStats(
+            alive=self.alive,
+            running=1,
+            waiting=2,
+            queue_limit=64,
+            resident_sequences=1,
+            resident_tokens=30,
+            context_tokens=self.context_tokens,
+            decode_calls=5,
+            preemptions=6,
+            host_budget_bytes=1 << 30,
+            host_used_bytes=7,
+            host_segments=8,
+            pinned_bytes=9,
+            pins=1,
+            restored_bytes=11,
+            exported_bytes=12,
+            saved_segments=13,
+            evictions=14,
+            evicted_bytes=15,
+            unsaved_by_reason={"budget": 16},
+            restore_failures=17,
+            pins_released=18,
+        )
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._inbox or not self.alive)
+                if not self.alive:
+                    waiting = list(self._inbox)
+                    break
+                request, consumer = self._inbox.popleft()
+            self._answer(request, consumer)
+            with self._changed:
+                self.finished.append(request.id)
+                self._changed.notify_all()
+        for _, consumer in waiting:
+            consumer.on_error(EngineFailure("the engine has stopped"))
+
+    def _answer(self, request: GenerationRequest, consumer: ReplyConsumer) -> None:
+        script, generated = self.script, 0
+        for choice in range(request.choices):
+            reason = FinishReason.STOP
+            for position, token in enumerate(script.reply):
+                if position == request.max_tokens:
+                    reason = FinishReason.LENGTH
+                    break
+                if not self._may_go_on(request.id):
+                    error = Cancelled("cancelled") if self.alive else EngineFailure("the engine has stopped")
+                    consumer.on_error(error)
+                    return
+                if script.error is not None and position == script.error_after:
+                    consumer.on_error(script.error)
+                    return
+                generated += 1
+                if consumer.on_token(choice, self._sampled(token, request.logprobs)):
+                    break
+            consumer.on_finish(choice, reason)
+        consumer.on_done(self._report(request, generated))
+
+    def _may_go_on(self, request_id: str) -> bool:
+        with self._changed:
+            if self.script.paused:
+                self._changed.wait_for(
+                    lambda: self._produced < self._allowed or request_id in self.cancelled or not self.alive
+                )
+                self._produced += 1
+            return self.alive and request_id not in self.cancelled
+
+    def _sampled(self, token: int, logprobs: int | None) -> SampledToken:
+        if logprobs is None:
+            return SampledToken(token)
+        others = tuple(TokenLogprob(65 + index, -1.5 - index) for index in range(logprobs))
+        return SampledToken(token, -0.25, others)
+
+    def _report(self, request: GenerationRequest, generated: int) -> CallReport:
+        prompt_tokens = len(request.prompt)
+        host = min(8, prompt_tokens - 1)
+        resident = min(4, prompt_tokens - 1 - host)
+        return CallReport(
+            id=request.id,
+            plan=PlanKind.RESTORE,
+            prompt_tokens=prompt_tokens,
+            resident_tokens=resident,
+            host_tokens=host,
+            prefilled_tokens=prompt_tokens - host - resident,
+            generated_tokens=generated,
+            seen_tokens=20,
+            miss=self.script.miss,
+            first_difference=self.script.first_difference,
+            queue_seconds=0.001,
+            plan_seconds=0.002,
+            restore_seconds=0.003,
+            prefill_seconds=0.004,
+            decode_seconds=0.005,
+            ttft_seconds=0.006,
+        )
+
+
+@dataclass(frozen=True)
+class StandInPrompt:
+    prompt: Prompt
+    text: str
+    render_seconds: float = 0.0005
+    tokenize_seconds: float = 0.00025
+
+
+class StandInPrompts:
+    """Renders a conversation as lines of ``role: content``."""
+
+    def __init__(self, tokenizer: ByteTokenizer) -> None:
+        self._tokenizer = tokenizer
+
+    def chat(
+        self,
+        messages: Sequence[Mapping[str, object]],
+        *,
+        tools: Sequence[Mapping[str, object]] | None = None,
+        add_generation_prompt: bool = True,
+        template_kwargs: Mapping[str, object] | None = None,
+    ) -> StandInPrompt:
+        lines = [f"tools: {len(tools)}"] if tools else []
+        for index, message in enumerate(messages):
+            role = message.get("role")
+            if role not in ("system", "developer", "user", "assistant", "tool"):
+                raise RequestError(f"messages[{index}].role is unknown", field=f"messages[{index}].role")
+            lines.append(f"{role}: {message.get('content')}")
+        return self.text("\n".join([*lines, "assistant:"] if add_generation_prompt else lines))
+
+    def text(self, text: str) -> StandInPrompt:
+        ids: list[int] = [] if not self._tokenizer.adds_bos or text.startswith("<|bos|>") else [CONTROL["<|bos|>"]]
+        rest = text
+        while rest:
+            control = next((name for name in CONTROL if rest.startswith(name)), None)
+            if control is not None:
+                ids.append(CONTROL[control])
+                rest = rest[len(control) :]
+                continue
+            ids.extend(rest[0].encode())
+            rest = rest[1:]
+        return StandInPrompt(Prompt(tokens=np.array(ids, dtype=np.int32)), text)
+
+    def tokens(self, ids: Sequence[int]) -> StandInPrompt:
+        for index, token in enumerate(ids):
+            if not 0 <= token < self._tokenizer.vocab_size:
+                raise RequestError(f"prompt[{index}] is not in the vocabulary", field="prompt")
+        return StandInPrompt(Prompt(tokens=np.array(ids, dtype=np.int32)), "")

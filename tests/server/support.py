@@ -1,0 +1,120 @@
+"""Servers for the tests: one called in process, one listening on loopback."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import httpx
+from starlette.applications import Starlette
+
+from anchorline.api.models import Served
+from anchorline.config import ServerConfig
+from anchorline.llama.interface import ModelInfo
+from anchorline.metrics.metrics import Metrics
+from anchorline.server.app import build_app
+from anchorline.server.serve import make_server, open_socket, url_of
+from anchorline.server.state import ServerState
+from tests.server.standin import ByteTokenizer, StandInEngine, StandInPrompts
+
+CREATED = 1_700_000_000
+
+INFO = ModelInfo(
+    name="bytes",
+    description="a stand-in",
+    architecture="llama",
+    parameters=1000,
+    size_bytes=2000,
+    train_context_tokens=8192,
+    vocab_size=259,
+    embedding_length=64,
+    chat_template="{{ messages }}",
+    named_templates={},
+    metadata={},
+    build="test build",
+)
+
+
+def make_state(
+    engine: StandInEngine,
+    *,
+    config: ServerConfig | None = None,
+    tokenizer: ByteTokenizer | None = None,
+    ping_seconds: float = 60.0,
+) -> ServerState:
+    """A state around ``engine`` with fixed time and counted ids."""
+    tokenizer = tokenizer or ByteTokenizer()
+    metrics = Metrics()
+    metrics.watch_engine(engine.stats)
+    counter = itertools.count(1)
+    served = Served(
+        name="bytes",
+        info=INFO,
+        context_tokens=engine.context_tokens,
+        parallel=engine.parallel,
+        chat_template="{{ messages }}",
+        bos_text="",
+        eos_text="<|im_end|>",
+        created=CREATED,
+    )
+    return ServerState(
+        config=config or ServerConfig(port=0),
+        engine=engine,
+        prompts=StandInPrompts(tokenizer),
+        tokenizer=tokenizer,
+        served=served,
+        metrics=metrics,
+        wall_clock=lambda: float(CREATED),
+        monotonic=lambda: 0.0,
+        new_id=lambda: f"{next(counter):024d}",
+        ping_seconds=ping_seconds,
+    )
+
+
+@dataclass(frozen=True)
+class Site:
+    """A running application and what stands behind it."""
+
+    app: Starlette
+    state: ServerState
+    engine: StandInEngine
+
+    def client(self, *, base_url: str = "http://127.0.0.1", **headers: str) -> httpx.AsyncClient:
+        """A client that calls the application in process."""
+        return httpx.AsyncClient(transport=httpx.ASGITransport(app=self.app), base_url=base_url, headers=headers)
+
+
+@contextlib.contextmanager
+def site(
+    *, config: ServerConfig | None = None, tokenizer: ByteTokenizer | None = None, ping_seconds: float = 60.0
+) -> Iterator[Site]:
+    """An application over a stand-in engine of its own."""
+    engine = StandInEngine()
+    engine.start()
+    try:
+        state = make_state(engine, config=config, tokenizer=tokenizer, ping_seconds=ping_seconds)
+        yield Site(build_app(state), state, engine)
+    finally:
+        engine.close()
+
+
+@contextlib.contextmanager
+def listening(app: Starlette, config: ServerConfig) -> Iterator[str]:
+    """Serve ``app`` on a free loopback port in a thread; gives its URL."""
+    listener = open_socket(config)
+    server = make_server(app)
+    thread = threading.Thread(target=lambda: server.run(sockets=[listener]), daemon=True)
+    thread.start()
+    try:
+        yield url_of(listener)
+    finally:
+        server.should_exit = True
+        thread.join(timeout=30)
+        listener.close()
+        assert not thread.is_alive(), "the server did not stop"
+
+
+SiteFactory = Callable[..., contextlib.AbstractContextManager[Site]]
