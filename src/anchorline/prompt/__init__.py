@@ -1,0 +1,17 @@
+"""From requests to prompts: chat templates, cuts, tool fingerprint, tokenising with memo."""
+
+from anchorline.prompt.builder import BuiltPrompt, PromptBuilder
+from anchorline.prompt.fingerprint import tool_fingerprint
+from anchorline.prompt.select import BUILTIN_TEMPLATES, SelectedTemplate, select_template, template_tokens
+from anchorline.prompt.template import ChatTemplate
+
+__all__ = [
+    "BUILTIN_TEMPLATES",
+    "BuiltPrompt",
+    "ChatTemplate",
+    "PromptBuilder",
+    "SelectedTemplate",
+    "select_template",
+    "template_tokens",
+    "tool_fingerprint",
+]

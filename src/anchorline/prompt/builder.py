@@ -1,0 +1,254 @@
+"""From a request to a prompt: render, tokenise, find the cuts."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from anchorline.cache.prompt import Cut, Prompt
+from anchorline.errors import RequestError
+from anchorline.llama.interface import TokenArray, Tokenizer
+from anchorline.prompt.cuts import CutFinder, CutPoints
+from anchorline.prompt.fingerprint import fingerprint_of_json, tool_json
+from anchorline.prompt.guard import Guard, Guarded
+from anchorline.prompt.messages import Message, merge_system, normalise_messages, system_count
+from anchorline.prompt.probe import Capabilities
+from anchorline.prompt.select import SelectedTemplate, template_tokens
+from anchorline.prompt.template import RESERVED_KWARGS, ChatTemplate, Clock
+from anchorline.prompt.tokenise import PromptTokenizer, TokenizedText
+
+PINNED_SYSTEM_TOKENS = 256
+"""A head without tools deserves a pin from this length on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuiltPrompt:
+    """A prompt, the text it was made from ("" for ids), and what making it took."""
+
+    prompt: Prompt
+    text: str
+    render_seconds: float
+    """Checking, guarding and all rendering, also the partial renders for the cuts."""
+    tokenize_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """One chat request ready to be rendered, as a whole or in part, always in the same way."""
+
+    voice: _Voice
+    guarded: Guarded
+    tools_json: bytes
+    now: datetime
+    bos: str
+    eos: str
+
+    def render(self, messages: Sequence[Message], *, add_generation_prompt: bool = False) -> str:
+        """Guarded text of guarded messages. Raises RequestError when the template refuses them."""
+        return self.voice.template.render(
+            self.voice.shape(list(messages)),
+            tools=self.guarded.tools,
+            add_generation_prompt=add_generation_prompt,
+            bos_token=self.bos,
+            eos_token=self.eos,
+            kwargs=self.guarded.kwargs,
+            now=self.now,
+            json_texts=self.guarded.json_texts,
+        )
+
+    def head_key(self) -> bytes:
+        """Everything that the head's text is made of but the time."""
+        system = [message["content"] for message in self.guarded.messages[: system_count(self.guarded.messages)]]
+        return msgspec.json.encode([self.voice.name, self.guarded.guard, system, self.guarded.kwargs]) + self.tools_json
+
+
+class _Voice:
+    """A template with its guard and what it was found to need."""
+
+    def __init__(
+        self, name: str, template: ChatTemplate, capabilities: Capabilities, tokenizer: PromptTokenizer
+    ) -> None:
+        self.name = name
+        self.template = template
+        self.capabilities = capabilities
+        self.guard = Guard(tokenizer.control, template, text_arguments=capabilities.text_arguments)
+
+    def shape(self, messages: list[Message]) -> list[Message]:
+        """Guarded messages in the form this template wants."""
+        if not self.capabilities.system:
+            messages = merge_system(messages)
+        if self.capabilities.null_call_content:
+            messages = [
+                {**message, "content": None} if "tool_calls" in message and not message["content"] else message
+                for message in messages
+            ]
+        if self.capabilities.typed_content:
+            messages = [
+                {**message, "content": [{"type": "text", "text": message["content"]}]}
+                if message["content"] is not None
+                else message
+                for message in messages
+            ]
+        return messages
+
+
+class PromptBuilder:
+    """Makes prompts from chat messages, raw text or token ids. Thread-safe.
+
+    ``clock`` gives the local time that templates may show.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, selected: SelectedTemplate, *, clock: Clock) -> None:
+        self._tokenizer = tokenizer
+        self._clock = clock
+        self._tokens = template_tokens(tokenizer)
+        self.tokenizer = PromptTokenizer(tokenizer)
+        self._cuts = CutFinder(self.tokenizer)
+        self._plain = _Voice("plain", selected.template, selected.capabilities, self.tokenizer)
+        self._tools = self._plain
+        if selected.tool_template is not selected.template:
+            self._tools = _Voice("tools", selected.tool_template, selected.tool_capabilities, self.tokenizer)
+
+    def chat(
+        self,
+        messages: Sequence[Any],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        template_kwargs: Mapping[str, Any] | None = None,
+    ) -> BuiltPrompt:
+        """The prompt of a chat request, with cuts.
+
+        ``messages`` and ``tools`` are decoded JSON as the client sent it. Raises RequestError naming
+        the field that cannot be used.
+        """
+        watch = _Watch()
+        request = self._request(messages, tools, template_kwargs)
+        text = request.render(request.guarded.messages, add_generation_prompt=add_generation_prompt)
+        watch.lap()
+        tokenized = self.tokenizer.tokenize(text, request.guarded.guard)
+        tokens = self._with_bos(tokenized)
+        tokenize_seconds = watch.lap()
+        points = self._cuts.find(
+            tokenized,
+            request.guarded.messages,
+            request.render,
+            head_key=request.head_key(),
+            generation=add_generation_prompt,
+        )
+        prompt = self._prompt(tokens, tokenized, points, request)
+        plain_text = text.replace(request.guarded.guard, "")
+        watch.lap()
+        return BuiltPrompt(
+            prompt=prompt,
+            text=plain_text,
+            render_seconds=watch.total_seconds - tokenize_seconds,
+            tokenize_seconds=tokenize_seconds,
+        )
+
+    def render(
+        self,
+        messages: Sequence[Any],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        template_kwargs: Mapping[str, Any] | None = None,
+    ) -> str:
+        """The text that ``chat`` would tokenise, without BOS unless the template writes it."""
+        request = self._request(messages, tools, template_kwargs)
+        text = request.render(request.guarded.messages, add_generation_prompt=add_generation_prompt)
+        return text.replace(request.guarded.guard, "")
+
+    def text(self, text: str) -> BuiltPrompt:
+        """A raw prompt: control-token texts in it are control tokens, BOS is added where the model wants it."""
+        watch = _Watch()
+        try:
+            tokens = self._with_bos(self.tokenizer.tokenize(text))
+        except UnicodeEncodeError as error:
+            raise RequestError("prompt is not valid Unicode (a lone surrogate)", field="prompt") from error
+        if not tokens.size:
+            raise RequestError("prompt must not be empty", field="prompt")
+        return BuiltPrompt(prompt=Prompt(tokens=tokens), text=text, render_seconds=0.0, tokenize_seconds=watch.lap())
+
+    def tokens(self, ids: Sequence[int]) -> BuiltPrompt:
+        """A prompt of exactly these ids."""
+        vocab_size = self._tokenizer.vocab_size
+        if not ids:
+            raise RequestError("prompt must not be empty", field="prompt")
+        for token in ids:
+            if not isinstance(token, int) or isinstance(token, bool) or not 0 <= token < vocab_size:
+                raise RequestError(
+                    f"prompt holds {token!r}; token ids lie between 0 and {vocab_size - 1}", field="prompt"
+                )
+        tokens = np.array(ids, dtype=np.int32)
+        tokens.flags.writeable = False
+        return BuiltPrompt(prompt=Prompt(tokens=tokens), text="", render_seconds=0.0, tokenize_seconds=0.0)
+
+    def _request(
+        self,
+        messages: Sequence[Any],
+        tools: Sequence[Mapping[str, Any]] | None,
+        template_kwargs: Mapping[str, Any] | None,
+    ) -> _Request:
+        normal = normalise_messages(messages)
+        kwargs = template_kwargs or {}
+        if reserved := RESERVED_KWARGS & kwargs.keys():
+            raise RequestError(f"chat_template_kwargs must not set {min(reserved)}", field="chat_template_kwargs")
+        tools_json = _check_tools(tools) if tools else b""
+        # Calls and results without their tools are shown as they were when the tools were there.
+        speaks_of_tools = bool(tools) or any(m["role"] == "tool" or "tool_calls" in m for m in normal)
+        voice = self._tools if speaks_of_tools else self._plain
+        guarded = voice.guard.guard(normal, tools=tools or None, tools_json=tools_json, kwargs=kwargs)
+        return _Request(voice, guarded, tools_json, self._clock(), self._tokens.bos, self._tokens.eos)
+
+    def _with_bos(self, tokenized: TokenizedText) -> TokenArray:
+        tokens, bos = tokenized.tokens, self._tokenizer.bos
+        if not self._tokenizer.adds_bos or bos is None or (tokens.size and tokens[0] == bos):
+            return tokens
+        tokens = np.concatenate([np.array([bos], dtype=np.int32), tokens])
+        tokens.flags.writeable = False
+        return tokens
+
+    def _prompt(self, tokens: TokenArray, tokenized: TokenizedText, points: CutPoints, request: _Request) -> Prompt:
+        offset = int(tokens.size - tokenized.tokens.size)
+        has_system = system_count(request.guarded.messages) > 0
+        return Prompt(
+            tokens=tokens,
+            cuts=tuple(Cut(cut.position + offset, cut.kind, cut.message) for cut in points.cuts),
+            tool_fingerprint=fingerprint_of_json(request.tools_json) if request.tools_json else None,
+            pin_head=bool(request.tools_json) or (has_system and points.head_tokens >= PINNED_SYSTEM_TOKENS),
+            message_starts=tuple(start + offset if start else 0 for start in points.message_starts),
+        )
+
+
+def _check_tools(tools: Sequence[Mapping[str, Any]]) -> bytes:
+    """The tools' JSON, or a RequestError naming the tool that is none."""
+    for index, tool in enumerate(tools):
+        if not isinstance(tool, Mapping):
+            raise RequestError(f"tools[{index}] must be an object", field=f"tools[{index}]", code="invalid_type")
+    try:
+        return tool_json(tools)
+    except (UnicodeEncodeError, TypeError, ValueError, RecursionError) as error:
+        raise RequestError(f"tools cannot be written as JSON: {error}", field="tools") from error
+
+
+class _Watch:
+    """Time since the last lap."""
+
+    def __init__(self, now: Callable[[], float] = time.perf_counter) -> None:
+        self._now = now
+        self._start = self._last = now()
+
+    def lap(self) -> float:
+        last, self._last = self._last, self._now()
+        return self._last - last
+
+    @property
+    def total_seconds(self) -> float:
+        return self._last - self._start

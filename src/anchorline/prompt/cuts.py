@@ -1,0 +1,127 @@
+"""Where a prompt may be cut, found by rendering parts of it.
+
+    full render    system + tools ┊ user ┊ assistant ┊ tool ┊ generation prompt
+    two renders with other first messages stop agreeing
+                                  ^ head
+    render(messages[:k]) stops agreeing with the full render
+                                         ^           ^      ^ message ends; the last: generation
+
+Cuts are hints. A template that cannot render a part just yields no cut there, and the renders
+per request are bounded; correctness rests on token ids alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from anchorline.cache.prompt import Cut, CutKind
+from anchorline.errors import RequestError
+from anchorline.prompt.memo import ByteMemo
+from anchorline.prompt.messages import Message, system_count
+from anchorline.prompt.tokenise import Mark, PromptTokenizer, TokenizedText, common_characters
+
+Render = Callable[[Sequence[Message]], str]
+"""Renders guarded messages without generation prompt, else exactly as the full text was rendered."""
+
+RENDERS_PER_REQUEST = 16
+"""Most partial renders for message ends; the newest messages come first."""
+
+FIRST_MESSAGES = ("alpha", "0")
+"""Two first user messages that begin differently; where their renders part, the head ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class CutPoints:
+    """Cuts in token positions (BOS not counted), and where each message starts."""
+
+    cuts: tuple[Cut, ...]
+    message_starts: tuple[int, ...]
+    head_tokens: int
+    """Position of the head cut; 0 when there is none."""
+
+
+class CutFinder:
+    """Finds cuts; remembers heads by what they are made of. Thread-safe."""
+
+    def __init__(self, tokenizer: PromptTokenizer, *, memo_bytes: int = 16 << 20) -> None:
+        self._tokenizer = tokenizer
+        self._heads: ByteMemo[bytes, str] = ByteMemo(memo_bytes)
+
+    def find(
+        self,
+        tokenized: TokenizedText,
+        messages: Sequence[Message],
+        render: Render,
+        *,
+        head_key: bytes,
+        generation: bool,
+    ) -> CutPoints:
+        """Cuts of the full render ``tokenized`` of ``messages``.
+
+        ``head_key`` names everything the head is rendered from. ``generation`` tells that the text
+        ends with a generation prompt. Leaves the message ends in ``tokenized.marks`` for later turns.
+        """
+        head = self._head(tokenized, messages[: system_count(messages)], render, head_key)
+        marks = self._message_ends(tokenized, messages, render)
+        tokenized.marks = tuple(Mark(character, count) for count, character in sorted(marks.items()))
+        head_tokens = self._tokenizer.position(tokenized, head)
+        ends = {count: self._tokenizer.position(tokenized, character) for count, character in marks.items()}
+        return CutPoints(
+            cuts=_cuts(messages, head_tokens, ends, generation=generation),
+            message_starts=_starts(messages, head_tokens, ends),
+            head_tokens=head_tokens,
+        )
+
+    def _head(self, tokenized: TokenizedText, system: Sequence[Message], render: Render, key: bytes) -> int:
+        """Character offset at which the head ends."""
+        known = self._heads.get(key)
+        if known is not None and tokenized.text.startswith(known):
+            return len(known)
+        # Also when a remembered head no longer fits (it may show the date): look again.
+        one, other = (_try(render, [*system, {"role": "user", "content": text}]) for text in FIRST_MESSAGES)
+        if one is None or other is None:
+            return 0
+        head = one[: common_characters(one, other)]
+        self._heads.put(key, head, 4 * len(head))
+        return common_characters(head, tokenized.text)
+
+    def _message_ends(self, tokenized: TokenizedText, messages: Sequence[Message], render: Render) -> dict[int, int]:
+        """Number of messages → character offset of their end; newest rendered first, known ones kept."""
+        ends = {mark.messages: mark.character for mark in tokenized.marks if mark.messages <= len(messages)}
+        oldest = max([system_count(messages), *ends]) + 1
+        for count in range(len(messages), oldest - 1, -1)[:RENDERS_PER_REQUEST]:
+            part = _try(render, messages[:count])
+            if part is not None:
+                ends[count] = common_characters(part, tokenized.text)
+        return ends
+
+
+def _try(render: Render, messages: Sequence[Message]) -> str | None:
+    try:
+        return render(messages)
+    except RequestError:
+        return None
+
+
+def _cuts(messages: Sequence[Message], head: int, ends: dict[int, int], *, generation: bool) -> tuple[Cut, ...]:
+    """Cuts by position; on one position HEAD goes before GENERATION before MESSAGE, newer before older."""
+    found: dict[int, Cut] = {}
+    if head:
+        found[head] = Cut(head, CutKind.HEAD, system_count(messages) - 1 if system_count(messages) else None)
+    for count in sorted(ends, reverse=True):
+        is_last = generation and count == len(messages)
+        kind = CutKind.GENERATION if is_last else CutKind.MESSAGE
+        if ends[count]:
+            found.setdefault(ends[count], Cut(ends[count], kind, count - 1))
+    return tuple(found[position] for position in sorted(found))
+
+
+def _starts(messages: Sequence[Message], head: int, ends: dict[int, int]) -> tuple[int, ...]:
+    """Where each message starts: the end of the one before, or the last start known before it."""
+    first = system_count(messages)
+    starts = [0]
+    for index in range(1, len(messages)):
+        known = head if index == first else ends.get(index, 0)
+        starts.append(max(starts[-1], known))
+    return tuple(starts)

@@ -1,0 +1,156 @@
+"""OpenAI chat messages, brought into the one form that templates get.
+
+Content is always a string, roles are those templates know, tool calls always hold JSON text, and
+nothing is left that templates do not read: ``cache_control`` and other metadata never reach a prompt.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from anchorline.errors import RequestError
+
+ROLES = ("system", "developer", "user", "assistant", "tool", "function")
+_TEMPLATE_ROLES = {"developer": "system", "function": "tool"}
+
+Message = dict[str, Any]
+
+
+def normalise_messages(messages: Sequence[Any]) -> list[Message]:
+    """Messages as templates get them: role, content, name, tool_calls, tool_call_id, reasoning_content.
+
+    ``developer`` becomes ``system``, the old ``function`` role becomes ``tool``, an old
+    ``function_call`` a tool call. ``arguments`` stay JSON text (see ``parse_arguments``).
+    Raises RequestError naming the part that cannot be used.
+    """
+    if not messages:
+        raise RequestError("messages must hold at least one message", field="messages", code="empty_array")
+    return [_message(message, f"messages[{index}]") for index, message in enumerate(messages)]
+
+
+def parse_arguments(text: str) -> Any:
+    """The arguments as templates expect them: an object, or the text where it is no JSON object."""
+    if not text.strip():
+        return {}
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+    return value if isinstance(value, dict) else text
+
+
+def system_count(messages: Sequence[Mapping[str, Any]]) -> int:
+    """How many system messages the (normalised) conversation begins with."""
+    return next((index for index, message in enumerate(messages) if message["role"] != "system"), len(messages))
+
+
+def merge_system(messages: list[Message]) -> list[Message]:
+    """Put leading system text in front of the first user message, for templates that refuse the role.
+
+    Later system messages become user messages. Without a user message to join, one is made.
+    """
+    count = system_count(messages)
+    merged = [{**message, "role": "user"} if message["role"] == "system" else message for message in messages[count:]]
+    system = "\n\n".join(message["content"] for message in messages[:count] if message["content"])
+    if not system:
+        return merged
+    if merged and merged[0]["role"] == "user":
+        return [{**merged[0], "content": f"{system}\n\n{merged[0]['content']}"}, *merged[1:]]
+    return [{"role": "user", "content": system}, *merged]
+
+
+def _message(message: Any, field: str) -> Message:
+    if not isinstance(message, Mapping):
+        raise RequestError(f"{field} must be an object", field=field, code="invalid_type")
+    role = message.get("role")
+    if not isinstance(role, str) or role not in ROLES:
+        known = ", ".join(ROLES)
+        raise RequestError(f"{field}.role is {role!r}; known roles are {known}", field=f"{field}.role")
+    normal: Message = {
+        "role": _TEMPLATE_ROLES.get(role, role),
+        "content": _content(message.get("content"), f"{field}.content"),
+    }
+    _copy_text(message, normal, "name", field)
+    if role == "assistant":
+        calls = _tool_calls(message, field)
+        if calls:
+            normal["tool_calls"] = calls
+        reasoning = "reasoning_content" if message.get("reasoning_content") is not None else "reasoning"
+        if message.get(reasoning) is not None:
+            normal["reasoning_content"] = _text(message[reasoning], f"{field}.{reasoning}")
+    elif normal["role"] == "tool":
+        _copy_text(message, normal, "tool_call_id", field)
+    return normal
+
+
+def _content(content: Any, field: str) -> str:
+    if content is None:
+        return ""
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, (list, tuple)):
+        raise RequestError(f"{field} must be a string or a list of parts", field=field, code="invalid_type")
+    return "\n".join(_part(part, f"{field}[{index}]") for index, part in enumerate(content))
+
+
+def _part(part: Any, field: str) -> str:
+    if isinstance(part, str):
+        return part
+    if not isinstance(part, Mapping):
+        raise RequestError(f"{field} must be an object with a type", field=field, code="invalid_type")
+    kind = part.get("type")
+    if kind in ("text", "input_text", "output_text"):
+        return _text(part.get("text"), f"{field}.text")
+    if kind == "refusal":
+        return _text(part.get("refusal"), f"{field}.refusal")
+    if kind in ("image_url", "input_image", "image"):
+        reason = "the model has no vision"
+    elif kind in ("input_audio", "audio"):
+        reason = "the model cannot hear audio"
+    else:
+        reason = "only text parts are supported"
+    raise RequestError(f"{field}.type is {kind!r}: {reason}", field=f"{field}.type", code="unsupported_content")
+
+
+def _tool_calls(message: Mapping[str, Any], field: str) -> list[dict[str, Any]]:
+    calls = message.get("tool_calls")
+    if calls is None and message.get("function_call") is not None:
+        return [{"type": "function", "function": _function(message["function_call"], f"{field}.function_call")}]
+    if calls is None:
+        return []
+    if not isinstance(calls, (list, tuple)):
+        raise RequestError(f"{field}.tool_calls must be a list", field=f"{field}.tool_calls", code="invalid_type")
+    return [_tool_call(call, f"{field}.tool_calls[{index}]") for index, call in enumerate(calls)]
+
+
+def _tool_call(call: Any, field: str) -> dict[str, Any]:
+    if not isinstance(call, Mapping):
+        raise RequestError(f"{field} must be an object", field=field, code="invalid_type")
+    normal: dict[str, Any] = {"type": "function", "function": _function(call.get("function"), f"{field}.function")}
+    _copy_text(call, normal, "id", field)
+    return normal
+
+
+def _function(function: Any, field: str) -> dict[str, str]:
+    if not isinstance(function, Mapping):
+        raise RequestError(f"{field} must be an object", field=field, code="invalid_type")
+    arguments = function.get("arguments", "{}")
+    if isinstance(arguments, Mapping):
+        arguments = json.dumps(arguments, ensure_ascii=False)
+    return {
+        "name": _text(function.get("name"), f"{field}.name"),
+        "arguments": _text("{}" if arguments is None else arguments, f"{field}.arguments"),
+    }
+
+
+def _copy_text(source: Mapping[str, Any], target: dict[str, Any], key: str, field: str) -> None:
+    if source.get(key) is not None:
+        target[key] = _text(source[key], f"{field}.{key}")
+
+
+def _text(value: Any, field: str) -> str:
+    if not isinstance(value, str):
+        raise RequestError(f"{field} must be a string", field=field, code="invalid_type")
+    return value

@@ -1,0 +1,119 @@
+"""What a chat template can do, found by rendering small conversations with it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from anchorline.errors import RequestError
+from anchorline.prompt.template import ChatTemplate
+
+_TOOL_NAME = "probe_lookup"
+_TOOLS = (
+    {
+        "type": "function",
+        "function": {
+            "name": _TOOL_NAME,
+            "description": "Looks up a value.",
+            "parameters": {
+                "type": "object",
+                "properties": {"probe_key": {"type": "string", "description": "Which value."}},
+                "required": ["probe_key"],
+            },
+        },
+    },
+)
+_SYSTEM = {"role": "system", "content": "probe system"}
+_USER = {"role": "user", "content": "probe user"}
+_NOW = datetime(2000, 1, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class TemplateTokens:
+    """Texts of the special tokens that templates write."""
+
+    bos: str
+    eos: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capabilities:
+    """What a template shows and in which form it wants it."""
+
+    system: bool
+    """Shows system messages; else their text goes in front of the first user message."""
+    tools: bool
+    """Shows tool schemas."""
+    typed_content: bool
+    """Wants content as a list of parts; a string is not shown."""
+    null_call_content: bool
+    """Shows tool calls only when the message's content is null."""
+    text_arguments: bool
+    """Wants the arguments of a tool call as JSON text instead of an object."""
+
+
+def probe(template: ChatTemplate, tokens: TemplateTokens) -> Capabilities:
+    """Find out what ``template`` supports; a failing render counts as not supported."""
+    typed = "probe user" not in _render(template, tokens, [_USER]) and "probe user" in _render(
+        template, tokens, [_typed(_USER)]
+    )
+    user, system = (_typed(_USER), _typed(_SYSTEM)) if typed else (_USER, _SYSTEM)
+    base = [system, user] if "probe system" in _render(template, tokens, [system, user]) else [user]
+    null_content, text_arguments = _call_form(template, tokens, base)
+    return Capabilities(
+        system=len(base) == 2,
+        tools=_TOOL_NAME in _render(template, tokens, base, tools=_TOOLS),
+        typed_content=typed,
+        null_call_content=null_content,
+        text_arguments=text_arguments,
+    )
+
+
+def _call_form(template: ChatTemplate, tokens: TemplateTokens, base: Sequence[Mapping[str, Any]]) -> tuple[bool, bool]:
+    """(content must be null, arguments must be text): the first form whose render shows the call."""
+    for null_content in (False, True):
+        for text_arguments in (False, True):
+            arguments: Any = '{"probe_key": "probe_value"}' if text_arguments else {"probe_key": "probe_value"}
+            call = {
+                "role": "assistant",
+                "content": None if null_content else "",
+                "tool_calls": [
+                    {
+                        "id": "probe0001",
+                        "type": "function",
+                        "function": {"name": _TOOL_NAME, "arguments": arguments},
+                    }
+                ],
+            }
+            result = {"role": "tool", "content": "probe result", "tool_call_id": "probe0001", "name": _TOOL_NAME}
+            text = _render(template, tokens, [*base, call, result])
+            if _TOOL_NAME in text and "probe_value" in text:
+                return null_content, text_arguments
+    return False, False
+
+
+def _typed(message: Mapping[str, Any]) -> dict[str, Any]:
+    return {**message, "content": [{"type": "text", "text": message["content"]}]}
+
+
+def _render(
+    template: ChatTemplate,
+    tokens: TemplateTokens,
+    messages: Sequence[Mapping[str, Any]],
+    *,
+    tools: Sequence[Mapping[str, Any]] | None = None,
+) -> str:
+    try:
+        return template.render(
+            messages,
+            tools=tools,
+            add_generation_prompt=True,
+            bos_token=tokens.bos,
+            eos_token=tokens.eos,
+            kwargs={},
+            now=_NOW,
+        )
+    except RequestError:
+        return ""

@@ -1,0 +1,203 @@
+"""Chat templates: Jinja in a sandbox, as model files carry them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, cast
+
+from jinja2 import TemplateError, TemplateSyntaxError, nodes, pass_context
+from jinja2.exceptions import SecurityError
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
+from jinja2.runtime import Context
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from anchorline.errors import ConfigError, RequestError
+
+Clock = Callable[[], datetime]
+
+REPEAT_LIMIT = 1 << 20
+"""Longest string or list that ``*`` may build in a template, and largest exponent base and power it may use."""
+
+RESERVED_KWARGS = frozenset({"messages", "tools", "add_generation_prompt", "bos_token", "eos_token"})
+
+JSON_TEXTS = "anchorline_json_texts"
+"""Name under which a render finds the texts of JSON values that were rendered before."""
+
+_TAKING_APART = frozenset(
+    {
+        "split",
+        "rsplit",
+        "partition",
+        "rpartition",
+        "replace",
+        "removeprefix",
+        "removesuffix",
+        "strip",
+        "lstrip",
+        "rstrip",
+    }
+)
+
+# What a template can fail with on a client's input; anything else would be our own bug.
+_RENDER_ERRORS = (TemplateError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError)
+
+
+class _GenerationTag(Extension):
+    """``{% generation %}…{% endgeneration %}`` marks the trained-on text; it renders as its content."""
+
+    tags = {"generation"}  # noqa: RUF012  (jinja2 declares it so)
+
+    def parse(self, parser: Parser) -> list[nodes.Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+class _Environment(ImmutableSandboxedEnvironment):
+    """The sandbox, with a bound on what one operator can build."""
+
+    intercepted_binops = frozenset({"*", "**"})
+
+    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
+        if operator == "**" and isinstance(right, int) and (abs(right) > 64 or abs(left) > REPEAT_LIMIT):
+            raise SecurityError("a power is too large")
+        for sized, count in ((left, right), (right, left)):
+            if (
+                operator == "*"
+                and isinstance(sized, (str, list, tuple))
+                and isinstance(count, int)
+                and len(sized) * count > REPEAT_LIMIT
+            ):
+                raise SecurityError("a repetition is too long")
+        return super().call_binop(context, operator, left, right)
+
+
+JsonTexts = dict[int, tuple[object, dict[object, str]]]
+"""JSON texts of values that are rendered again and again: id → (the value, options → text).
+
+The value is held, so its id cannot be taken by another, and the sandbox keeps templates from
+changing it. Two threads that fill in a text both write the same one.
+"""
+
+
+@pass_context
+def _tojson(
+    context: Context,
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """JSON as Hugging Face's filter writes it: nothing is HTML-escaped, text stays readable."""
+    options = (ensure_ascii, indent, (separators[0], separators[1]) if separators else None, sort_keys)
+    known: JsonTexts = context.get(JSON_TEXTS) or {}
+    entry = known.get(id(value))
+    if entry is None:
+        return _dumps(value, *options)
+    text = entry[1].get(options)
+    if text is None:
+        text = entry[1][options] = _dumps(value, *options)
+    return text
+
+
+def _dumps(
+    value: Any, ensure_ascii: bool, indent: int | None, separators: tuple[str, str] | None, sort_keys: bool
+) -> str:
+    text = json.dumps(value, ensure_ascii=False, indent=indent, separators=separators, sort_keys=sort_keys)
+    # Characters of the guard (prompt.guard) must stay themselves to be found and removed again.
+    return re.sub(r"[^\x00-\x9f\ue000-\uf8ff]", _escape, text) if ensure_ascii else text
+
+
+def _escape(match: re.Match[str]) -> str:
+    units = match.group().encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{units[i]:02x}{units[i + 1]:02x}" for i in range(0, len(units), 2))
+
+
+def _markers(tree: nodes.Template) -> tuple[str, ...]:
+    """Constant arguments of methods and filters that take text apart, without surrounding white space."""
+    calls = [call for call in tree.find_all(nodes.Call) if isinstance(call.node, nodes.Getattr)]
+    taking_apart = [call.args for call in calls if cast(nodes.Getattr, call.node).attr in _TAKING_APART]
+    taking_apart += [node.args for node in tree.find_all(nodes.Filter) if node.name in _TAKING_APART]
+    found = {
+        argument.value.strip()
+        for arguments in taking_apart
+        for argument in arguments
+        if isinstance(argument, nodes.Const) and isinstance(argument.value, str)
+    }
+    return tuple(sorted(found - {""}))
+
+
+def _literals(tree: nodes.Template) -> tuple[str, ...]:
+    found = {node.data for node in tree.find_all(nodes.TemplateData)}
+    found |= {node.value for node in tree.find_all(nodes.Const) if isinstance(node.value, str)}
+    return tuple(sorted(found - {""}))
+
+
+def _raise_exception(message: str) -> None:
+    raise TemplateError(message)
+
+
+class ChatTemplate:
+    """One compiled chat template. Thread-safe.
+
+    ``markers`` are the strings at which it may take text apart (``split('</think>')``), ``literals``
+    all the strings it may write; ``prompt.guard`` needs both.
+    Raises ConfigError when the source cannot be compiled.
+    """
+
+    def __init__(self, source: str, *, name: str = "chat template") -> None:
+        self.source = source
+        self.name = name
+        environment = _Environment(
+            trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _GenerationTag], cache_size=0
+        )
+        environment.filters["tojson"] = _tojson
+        environment.globals["raise_exception"] = _raise_exception
+        try:
+            tree = environment.parse(source)
+            self.markers = _markers(tree)
+            self.literals = _literals(tree)
+            self._template = environment.from_string(tree)
+        except TemplateSyntaxError as error:
+            raise ConfigError(f"--chat-template: {name} cannot be compiled: line {error.lineno}: {error}") from error
+        except (TemplateError, RecursionError) as error:
+            raise ConfigError(f"--chat-template: {name} cannot be compiled: {error}") from error
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None,
+        add_generation_prompt: bool,
+        bos_token: str,
+        eos_token: str,
+        kwargs: Mapping[str, Any],
+        now: datetime,
+        json_texts: JsonTexts | None = None,
+    ) -> str:
+        """The prompt's text. ``now`` is what ``strftime_now`` shows.
+
+        Raises RequestError naming ``messages`` with the template's own message.
+        """
+        try:
+            return self._template.render(
+                {
+                    **kwargs,
+                    "messages": messages,
+                    "tools": tools,
+                    "add_generation_prompt": add_generation_prompt,
+                    "bos_token": bos_token,
+                    "eos_token": eos_token,
+                    "strftime_now": now.strftime,
+                    JSON_TEXTS: json_texts,
+                }
+            )
+        except _RENDER_ERRORS as error:
+            text = str(error) or type(error).__name__
+            raise RequestError(
+                f"the chat template cannot render these messages: {text}", field="messages", code="template_error"
+            ) from error

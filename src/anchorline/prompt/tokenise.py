@@ -1,0 +1,202 @@
+"""Text to token ids, tokenising only what was not tokenised before.
+
+    earlier   <|im_start|>user\\nHi<|im_end|>\\n<|im_start|>assistant\\n
+    now       <|im_start|>user\\nHi<|im_end|>\\n<|im_start|>assistant\\nHello<|im_end|>\\n…
+                                             ^ taken over up to here, ^ first difference
+
+The text between two control tokens is tokenised on its own, so ids up to a control token do not
+depend on what follows it. They are taken over up to the last control token that ends at least one
+longest control text before the first difference: nearer ones might be read differently.
+"""
+
+from __future__ import annotations
+
+import sys
+from bisect import bisect_left, bisect_right, insort
+from collections import OrderedDict
+from dataclasses import dataclass
+from threading import Lock
+
+import numpy as np
+
+from anchorline.llama.interface import TokenArray, Tokenizer
+from anchorline.prompt.control import ControlTexts
+from anchorline.prompt.memo import ByteMemo
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Character offset in a rendered text where its first ``messages`` messages end."""
+
+    character: int
+    messages: int
+
+
+@dataclass(slots=True)
+class TokenizedText:
+    """A rendered text and its ids; immutable but for ``marks``, which are filled in once.
+
+    ``starts``/``ends`` are the character offsets of its control tokens, ``counts`` the number of
+    ids up to the end of each. BOS is not among the ids unless the text itself begins with it.
+    """
+
+    text: str
+    guard: str
+    tokens: TokenArray
+    starts: list[int]
+    ends: list[int]
+    counts: list[int]
+    marks: tuple[Mark, ...] = ()
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return (self.guard, self.text)
+
+    @property
+    def held_bytes(self) -> int:
+        return sys.getsizeof(self.text) + int(self.tokens.nbytes) + 3 * 40 * len(self.ends) + 500
+
+
+class PromptTokenizer:
+    """Tokenises rendered texts; bounded in bytes; thread-safe."""
+
+    def __init__(self, tokenizer: Tokenizer, *, memo_bytes: int = 64 << 20) -> None:
+        self.control = ControlTexts.of(tokenizer)
+        self._tokenizer = tokenizer
+        self._memo_bytes = memo_bytes
+        self._used_bytes = 0
+        self._entries: OrderedDict[tuple[str, str], TokenizedText] = OrderedDict()
+        self._sorted: list[tuple[str, str]] = []
+        self._lock = Lock()
+        self._fragments: ByteMemo[str, TokenArray] = ByteMemo(memo_bytes)
+        self.tokenized_characters = 0
+        """Characters given to the model's tokenizer so far: what the memo could not answer."""
+
+    def tokenize(self, text: str, guard: str = "") -> TokenizedText:
+        """Ids of ``text``: control-token texts become control tokens, then ``guard`` is dropped.
+
+        Marks of the text it was continued from are taken over as far as both agree.
+        """
+        with self._lock:
+            known = self._entries.get((guard, text))
+            if known is not None:
+                self._entries.move_to_end((guard, text))
+                return known
+        base, shared = self._closest(text, guard)
+        made = self._extend(base, shared, text, guard)
+        self._remember(made, base, shared)
+        return made
+
+    def position(self, tokenized: TokenizedText, character: int) -> int:
+        """Token position of a character offset, mapped down to where the ids agree.
+
+        The ids of text[:character] and of the whole text agree up to the position that is returned.
+        """
+        index = bisect_right(tokenized.ends, character) - 1
+        start, first = (tokenized.ends[index], tokenized.counts[index]) if index >= 0 else (0, 0)
+        if index + 1 < len(tokenized.starts):
+            character = min(character, tokenized.starts[index + 1])
+            last = tokenized.counts[index + 1] - 1
+            if character == tokenized.starts[index + 1]:
+                return last
+        else:
+            last = int(tokenized.tokens.size)
+        part = self._plain(tokenized.text[start:character], tokenized.guard)
+        return first + common_tokens(part, tokenized.tokens[first:last])
+
+    def _closest(self, text: str, guard: str) -> tuple[TokenizedText | None, int]:
+        """The remembered text with the longest common beginning, and the length of that.
+
+        In sorted order it is one of the neighbours.
+        """
+        with self._lock:
+            place = bisect_left(self._sorted, (guard, text))
+            near = [self._entries[key] for key in self._sorted[max(0, place - 1) : place + 1] if key[0] == guard]
+        best, shared = None, 0
+        for entry in near:
+            length = common_characters(entry.text, text)
+            if length > shared:
+                best, shared = entry, length
+        if best is not None:
+            with self._lock:
+                if best.key in self._entries:
+                    self._entries.move_to_end(best.key)
+        return best, shared
+
+    def _extend(self, base: TokenizedText | None, shared: int, text: str, guard: str) -> TokenizedText:
+        kept = bisect_right(base.ends, shared - self.control.longest) if base is not None else 0
+        starts, ends, counts = (
+            ([], [], []) if base is None else (base.starts[:kept], base.ends[:kept], base.counts[:kept])
+        )
+        end = ends[-1] if kept else 0
+        count = counts[-1] if kept else 0
+        parts = [base.tokens[:count]] if base is not None else []
+        for match in self.control.pattern.finditer(text, end):
+            plain = self._plain(text[end : match.start()], guard)
+            end = match.end()
+            parts += plain, np.array([self.control.ids[match.group()]], dtype=np.int32)
+            count += plain.size + 1
+            starts.append(match.start())
+            ends.append(end)
+            counts.append(count)
+        parts.append(self._plain(text[end:], guard))
+        tokens = np.concatenate(parts).astype(np.int32, copy=False)
+        tokens.flags.writeable = False
+        marks = tuple(mark for mark in base.marks if mark.character <= shared) if base is not None else ()
+        return TokenizedText(text, guard, tokens, starts, ends, counts, marks)
+
+    def _plain(self, text: str, guard: str) -> TokenArray:
+        """Ids of a stretch without control tokens."""
+        if guard:
+            text = text.replace(guard, "")
+        if not text:
+            return np.empty(0, dtype=np.int32)
+        known = self._fragments.get(text)
+        if known is None:
+            known = self._tokenizer.tokenize(text)
+            self._fragments.put(text, known, sys.getsizeof(text) + int(known.nbytes))
+            with self._lock:
+                self.tokenized_characters += len(text)
+        return known
+
+    def _remember(self, made: TokenizedText, base: TokenizedText | None, shared: int) -> None:
+        if made.held_bytes > self._memo_bytes // 4:
+            return
+        with self._lock:
+            if base is not None and base.ends and base.ends[-1] <= shared - self.control.longest:
+                self._forget(base.key)  # whatever it could give, the new text gives as well
+            if made.key not in self._entries:
+                self._entries[made.key] = made
+                insort(self._sorted, made.key)
+                self._used_bytes += made.held_bytes
+            while self._used_bytes > self._memo_bytes:
+                self._forget(next(iter(self._entries)))
+
+    def _forget(self, key: tuple[str, str]) -> None:
+        entry = self._entries.pop(key, None)
+        if entry is not None:
+            del self._sorted[bisect_left(self._sorted, key)]
+            self._used_bytes -= entry.held_bytes
+
+
+def common_characters(a: str, b: str) -> int:
+    """Length of the longest common beginning, found by comparing slices of growing, then shrinking size."""
+    limit = min(len(a), len(b))
+    if a[:limit] == b[:limit]:
+        return limit
+    position, step = 0, 4096
+    while a[position : position + step] == b[position : position + step]:
+        position += step
+        step *= 2
+    while step > 1:
+        step = (step + 1) // 2
+        if a[position : position + step] == b[position : position + step]:
+            position += step
+    return min(position, limit)
+
+
+def common_tokens(a: TokenArray, b: TokenArray) -> int:
+    """Number of leading ids that agree."""
+    limit = min(a.size, b.size)
+    different = a[:limit] != b[:limit]
+    return int(different.argmax()) if different.any() else limit
