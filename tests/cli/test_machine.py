@@ -47,6 +47,14 @@ def test_version_one_control_groups(root: Path) -> None:
     assert free_ram_bytes(root=root) == 4 * GIB
 
 
+def test_old_file_cache_is_free(root: Path) -> None:
+    put(root, "proc/self/cgroup", "0::/\n")
+    put(root, "sys/fs/cgroup/memory.max", str(10 * GIB))
+    put(root, "sys/fs/cgroup/memory.current", str(9 * GIB))
+    put(root, "sys/fs/cgroup/memory.stat", f"anon 1\ninactive_file {3 * GIB}\nactive_file 7\n")
+    assert free_ram_bytes(root=root) == 4 * GIB
+
+
 def test_a_group_over_its_limit_leaves_nothing(root: Path) -> None:
     put(root, "proc/self/cgroup", "0::/\n")
     put(root, "sys/fs/cgroup/memory.max", "100")

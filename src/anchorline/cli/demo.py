@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import signal
 from contextlib import ExitStack
 
 import click
@@ -12,7 +13,7 @@ from rich.console import Console
 from anchorline.bench.client import Client
 from anchorline.bench.demo import DemoCall, DemoFailed, DemoReport, run_demo, table_of
 from anchorline.bench.process import start_anchorline
-from anchorline.cli.signals import end_in_order_on_sigterm
+from anchorline.cli.signals import end_in_order_on
 from anchorline.cli.suggest import SuggestingCommand
 
 
@@ -27,7 +28,7 @@ def demo(*, model: str, serve_args: str, url: str | None, api_key: str | None, a
 
     Exits with 1 when a call restored less than what earlier calls had left in the cache.
     """
-    end_in_order_on_sigterm()
+    end_in_order_on(signal.SIGTERM)
     console = Console(stderr=True)
     with ExitStack() as stack:
         if url is None:

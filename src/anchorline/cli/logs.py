@@ -37,6 +37,6 @@ def set_up_logging(level: str, form: str, *, stream: TextIO | None = None) -> No
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
-    # These two log every connection at INFO; ours logs every request.
-    for noisy in ("httpx", "httpcore"):
+    # Ours says what happens; these would repeat it at INFO.
+    for noisy in ("httpx", "httpcore", "uvicorn.error"):
         logging.getLogger(noisy).setLevel(logging.WARNING)

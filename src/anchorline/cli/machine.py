@@ -48,21 +48,27 @@ def _cgroup2_left_bytes(root: Path) -> int | None:
         return None
     mount = root / "sys/fs/cgroup"
     group = mount / path.strip().lstrip("/")
-    left = [_left(folder / "memory.max", folder / "memory.current") for folder in (group, *group.parents)]
+    left = [
+        _left(folder / "memory.max", folder / "memory.current", folder / "memory.stat")
+        for folder in (group, *group.parents)
+    ]
     known = [room for room in left if room is not None]
     return min(known) if known else None
 
 
 def _cgroup1_left_bytes(root: Path) -> int | None:
     folder = root / "sys/fs/cgroup/memory"
-    return _left(folder / "memory.limit_in_bytes", folder / "memory.usage_in_bytes")
+    return _left(folder / "memory.limit_in_bytes", folder / "memory.usage_in_bytes", folder / "memory.stat")
 
 
-def _left(limit_file: Path, used_file: Path) -> int | None:
+def _left(limit_file: Path, used_file: Path, stat_file: Path) -> int | None:
     limit, used = _text(limit_file), _text(used_file)
     if limit is None or used is None or not limit.isdecimal() or not used.isdecimal():
         return None  # no such control group, or "max"
-    return int(limit) - int(used)
+    # Old file cache counts as used but is given up at once; a mapped model file read earlier is such.
+    stat = dict(line.split(maxsplit=1) for line in (_text(stat_file) or "").splitlines() if " " in line)
+    reclaimable = stat.get("total_inactive_file", stat.get("inactive_file", "0"))
+    return int(limit) - int(used) + int(reclaimable)
 
 
 def _text(path: Path) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import shlex
+import signal
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -22,7 +23,7 @@ from anchorline.bench.peers import LlamaServer, PeerSettings
 from anchorline.bench.process import start_anchorline
 from anchorline.bench.replay import REPLY_TOKENS, ReplayReport, replay_trace
 from anchorline.bench.trace import Trace, chat_only, mix, read_trace
-from anchorline.cli.signals import end_in_order_on_sigterm
+from anchorline.cli.signals import end_in_order_on
 from anchorline.cli.suggest import SuggestingCommand
 from anchorline.config import ModelConfig
 from anchorline.errors import AnchorlineError, ConfigError
@@ -98,7 +99,7 @@ def replay(
 
     Each trace gets fresh servers. Exits with 1 when a ratio is over --max-ratio or an answer differs.
     """
-    end_in_order_on_sigterm()
+    end_in_order_on(signal.SIGTERM)
     options = Options(serve_args=tuple(shlex.split(serve_args)), **values)  # type: ignore[arg-type]
     traces = [chat_only(read_trace(path)) for path in trace]
     empty = [t.name for t in traces if not t.requests]

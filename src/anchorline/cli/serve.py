@@ -2,16 +2,34 @@
 
 from __future__ import annotations
 
-import dataclasses
+import signal
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 import click
 
+from anchorline.api.models import Served
 from anchorline.cli import machine
+from anchorline.cli.banner import announce, announce_listening
 from anchorline.cli.logs import FORMATS, LEVELS, set_up_logging
 from anchorline.cli.options import SettingOption, build, options_of
+from anchorline.cli.signals import end_in_order_on
 from anchorline.cli.suggest import SuggestingCommand
+from anchorline.cli.values import format_size
 from anchorline.config import ContextConfig, EngineConfig, ModelConfig, ServerConfig
+from anchorline.engine.engine import Engine
+from anchorline.llama.model import Model, load_model
+from anchorline.llama.runtime import LlamaRuntime
+from anchorline.metrics.metrics import Metrics
+from anchorline.prompt.builder import PromptBuilder
+from anchorline.prompt.select import SelectedTemplate, select_template, template_tokens
+from anchorline.server.app import build_app
+from anchorline.server.serve import open_socket, url_of
+from anchorline.server.serve import serve as serve_app
+from anchorline.server.state import ServerState
 
 SETTINGS: tuple[SettingOption, ...] = (
     *options_of(ServerConfig, section="Server"),
@@ -19,9 +37,27 @@ SETTINGS: tuple[SettingOption, ...] = (
     *options_of(ContextConfig, section="Context"),
     *options_of(ModelConfig, section="Model"),
 )
+LOGGING = (
+    SettingOption(
+        "--log-level",
+        section="Logging",
+        type=click.Choice(LEVELS),
+        default="info",
+        show_default=True,
+        help="Least level that is logged.",
+    ),
+    SettingOption(
+        "--log-format",
+        section="Logging",
+        type=click.Choice(FORMATS),
+        default="text",
+        show_default=True,
+        help="Log as lines of text or as one JSON object per line.",
+    ),
+)
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """Everything ``serve`` was told, with the values that depend on the machine filled in."""
 
@@ -33,6 +69,7 @@ class Settings:
 
 def settings_from(values: dict[str, Any]) -> Settings:
     """Configs from parsed options; raises ConfigError naming the flag."""
+    values = dict(values)
     if values["cache_ram_bytes"] is None:
         values["cache_ram_bytes"] = machine.default_cache_bytes()
     values["threads"] = values["threads"] or machine.physical_cores()
@@ -47,36 +84,85 @@ def settings_from(values: dict[str, Any]) -> Settings:
     )
 
 
+def run(settings: Settings) -> None:
+    """Load, serve until SIGTERM or SIGINT, and free everything."""
+    end_in_order_on(signal.SIGTERM, signal.SIGINT, exit_code=0)
+    with ExitStack() as stack:
+        # Bound before the model is loaded: a busy port must not cost a minute of loading.
+        listener = stack.enter_context(open_socket(settings.server))
+        model = load_model(settings.model)
+        stack.callback(model.close)
+        selected = select_template(settings.server.chat_template, model.info, tokens=template_tokens(model.tokenizer))
+        runtime = LlamaRuntime(model, settings.context, sequences=sequences_for(settings.engine), owns_model=False)
+        stack.callback(runtime.close)
+        engine = Engine(runtime, settings.engine, clock=time.monotonic)
+        engine.start()
+        stack.callback(engine.close)
+        url = url_of(listener)
+        announce(facts_of(settings, model, selected, engine, url=url))
+        announce_listening(url)
+        serve_app(build_app(state_of(settings, model, selected, engine)), settings.server, listener=listener)
+
+
+def sequences_for(config: EngineConfig) -> int:
+    """Sequence ids that the engine needs: one per stream and one per finished sequence that is kept."""
+    if config.exact:
+        return 1
+    return config.parallel + (config.resident_idle if config.cache else 0)
+
+
+def state_of(settings: Settings, model: Model, selected: SelectedTemplate, engine: Engine) -> ServerState:
+    """What the routes work with."""
+    metrics = Metrics()
+    metrics.watch_engine(engine.stats)
+    tokenizer = model.tokenizer
+    tokens = template_tokens(tokenizer)
+    return ServerState(
+        config=settings.server,
+        engine=engine,
+        prompts=PromptBuilder(tokenizer, selected, clock=datetime.now),
+        tokenizer=tokenizer,
+        served=Served(
+            name=settings.server.model_alias or model.info.name,
+            info=model.info,
+            context_tokens=engine.context_tokens,
+            parallel=engine.parallel,
+            chat_template=selected.template.source,
+            bos_text=tokens.bos,
+            eos_text=tokens.eos,
+            created=int(time.time()),
+        ),
+        metrics=metrics,
+    )
+
+
+def facts_of(
+    settings: Settings, model: Model, selected: SelectedTemplate, engine: Engine, *, url: str
+) -> dict[str, str]:
+    """What the banner shows."""
+    context, info = settings.context, model.info
+    cache = format_size(settings.engine.cache_ram_bytes) if settings.engine.cache else "off"
+    mode = "exact, one stream" if settings.engine.exact else f"{engine.parallel} streams"
+    return {
+        "model": f"{info.name} ({info.description}, {format_size(info.size_bytes)})",
+        "memory": f"{model.kind}, KV types {context.type_k}/{context.type_v}",
+        "context": f"{engine.context_tokens} tokens, {mode}",
+        "template": f"{selected.name} from {selected.origin}",
+        "cache RAM": cache,
+        "threads": f"{context.threads}",
+        "url": url,
+    }
+
+
 def _serve(*, log_level: str, log_format: str, **values: Any) -> None:
     """Serve MODEL: the path of a GGUF file, 'smollm2' (the default), or 'test:ARCH' (random weights)."""
     set_up_logging(log_level, log_format)
-    settings = settings_from(values)
-    raise NotImplementedError(settings)
+    run(settings_from(values))
 
 
 serve = SuggestingCommand(
     "serve",
     callback=_serve,
     help=_serve.__doc__,
-    context_settings={"max_content_width": 120},
-    params=[
-        click.Argument(["model"], default=ModelConfig().model),
-        *SETTINGS,
-        SettingOption(
-            "--log-level",
-            section="Logging",
-            type=click.Choice(LEVELS),
-            default="info",
-            show_default=True,
-            help="Least level that is logged.",
-        ),
-        SettingOption(
-            "--log-format",
-            section="Logging",
-            type=click.Choice(FORMATS),
-            default="text",
-            show_default=True,
-            help="Log as lines of text or as one JSON object per line.",
-        ),
-    ],
+    params=[click.Argument(["model"], default=ModelConfig().model), *SETTINGS, *LOGGING],
 )

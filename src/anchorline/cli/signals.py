@@ -1,4 +1,4 @@
-"""What SIGTERM does to a command."""
+"""What signals do to a command."""
 
 from __future__ import annotations
 
@@ -6,10 +6,14 @@ import signal
 import sys
 
 
-def end_in_order_on_sigterm(*, exit_code: int = 128 + signal.SIGTERM) -> None:
-    """Turn SIGTERM into SystemExit, so that child servers are stopped and files closed on the way out."""
+def end_in_order_on(*numbers: signal.Signals, exit_code: int | None = None) -> None:
+    """Turn signals into SystemExit, so that child servers are stopped and memory is freed on the way out.
 
-    def leave(_number: int, _frame: object) -> None:
-        sys.exit(exit_code)
+    Without ``exit_code`` it is 128 + the signal, as shells show it.
+    """
 
-    signal.signal(signal.SIGTERM, leave)
+    def leave(number: int, _frame: object) -> None:
+        sys.exit(128 + number if exit_code is None else exit_code)
+
+    for number in numbers:
+        signal.signal(number, leave)
