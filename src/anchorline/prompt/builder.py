@@ -17,7 +17,7 @@ from anchorline.llama.interface import TokenArray, Tokenizer
 from anchorline.prompt.cuts import CutFinder, CutPoints
 from anchorline.prompt.fingerprint import fingerprint_of_json, tool_json
 from anchorline.prompt.guard import Guard, Guarded
-from anchorline.prompt.messages import Message, merge_system, normalise_messages, system_count
+from anchorline.prompt.messages import Message, merge_system, normalise_messages, split_parallel_calls, system_count
 from anchorline.prompt.probe import Capabilities
 from anchorline.prompt.select import SelectedTemplate, template_tokens
 from anchorline.prompt.template import RESERVED_KWARGS, ChatTemplate, Clock
@@ -59,6 +59,7 @@ class _Request:
             eos_token=self.eos,
             kwargs=self.guarded.kwargs,
             now=self.now,
+            guard=self.guarded.guard,
             json_texts=self.guarded.json_texts,
         )
 
@@ -83,6 +84,8 @@ class _Voice:
         """Guarded messages in the form this template wants."""
         if not self.capabilities.system:
             messages = merge_system(messages)
+        if not self.capabilities.parallel_calls:
+            messages = split_parallel_calls(messages)
         if self.capabilities.null_call_content:
             messages = [
                 {**message, "content": None} if "tool_calls" in message and not message["content"] else message

@@ -34,10 +34,13 @@ from anchorline.errors import RequestError
 from anchorline.prompt.control import ControlTexts
 from anchorline.prompt.memo import ByteMemo
 from anchorline.prompt.messages import parse_arguments
-from anchorline.prompt.template import ChatTemplate, JsonTexts
+from anchorline.prompt.template import ChatTemplate, GivenList, JsonTexts
 
-GUARDS = ("\x91", "\x92", *map(chr, range(0xE000, 0xF900)))
-"""Private-use characters; the first two keep texts one byte per character."""
+GUARDS = ("\xb8", "\xa8", "\xaf", *map(chr, range(0xA000, 0xA48D)), *map(chr, range(0xE000, 0xF900)))
+"""Characters to choose a guard from: no white space, no letters with case, and first of all printable
+ones, since templates may write a list as Python does, which escapes the others. The first three
+(lone accents) keep texts one byte per character. Any will do that the request does not contain.
+"""
 
 NESTING_LIMIT = 100
 """Deepest nesting of tools, arguments and template options."""
@@ -105,7 +108,7 @@ class Guard:
                 return _Pass(self, guard).run(messages, tools, tools_json, kwargs)
             except _HoldsGuard:
                 continue
-        raise RequestError("the request uses every private-use character", field="messages")
+        raise RequestError("the request contains every character that could serve as a guard", field="messages")
 
     def string(self, text: str, guard: str, *, whole: bool = True) -> str:
         """``text`` guarded; without ``whole`` it may lie inside a control token's text as it is."""
@@ -208,7 +211,7 @@ class _Pass:
             if key == "role":
                 guarded[key] = value
             elif key == "tool_calls":
-                guarded[key] = [self._tool_call(call) for call in value]
+                guarded[key] = GivenList(self._tool_call(call) for call in value)
             else:
                 guarded[key] = self._string(value)
         return guarded
@@ -248,7 +251,7 @@ class _Pass:
                 for key, item in value.items()
             }
         if isinstance(value, (list, tuple)):
-            return [self._walk(item, field=field, depth=depth + 1) for item in value]
+            return GivenList(self._walk(item, field=field, depth=depth + 1) for item in value)
         return value
 
 

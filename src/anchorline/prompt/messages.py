@@ -61,6 +61,34 @@ def merge_system(messages: list[Message]) -> list[Message]:
     return [{"role": "user", "content": system}, *merged]
 
 
+def split_parallel_calls(messages: list[Message]) -> list[Message]:
+    """One assistant message per tool call, each followed by its result, for templates that allow no more.
+
+    Results are matched by ``tool_call_id``, those without one in order; what is left comes last.
+    """
+    split: list[Message] = []
+    position = 0
+    while position < len(messages):
+        message = messages[position]
+        position += 1
+        calls = message.get("tool_calls", ())
+        if len(calls) < 2:
+            split.append(message)
+            continue
+        end = position
+        while end < len(messages) and messages[end]["role"] == "tool":
+            end += 1
+        results, position = messages[position:end], end
+        for index, call in enumerate(calls):
+            split.append({**message, "tool_calls": [call], "content": "" if index else message["content"]})
+            own = [r for r in results if "id" in call and r.get("tool_call_id") == call["id"]]
+            own = own or [r for r in results if "tool_call_id" not in r][:1]
+            split += own
+            results = [r for r in results if not any(r is taken for taken in own)]
+        split += results
+    return split
+
+
 def _message(message: Any, field: str) -> Message:
     if not isinstance(message, Mapping):
         raise RequestError(f"{field} must be an object", field=field, code="invalid_type")

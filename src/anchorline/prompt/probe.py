@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import product
 from typing import Any
 
 from anchorline.errors import RequestError
@@ -52,6 +53,8 @@ class Capabilities:
     """Shows tool calls only when the message's content is null."""
     text_arguments: bool
     """Wants the arguments of a tool call as JSON text instead of an object."""
+    parallel_calls: bool
+    """Takes several tool calls in one message."""
 
 
 def probe(template: ChatTemplate, tokens: TemplateTokens) -> Capabilities:
@@ -61,37 +64,44 @@ def probe(template: ChatTemplate, tokens: TemplateTokens) -> Capabilities:
     )
     user, system = (_typed(_USER), _typed(_SYSTEM)) if typed else (_USER, _SYSTEM)
     base = [system, user] if "probe system" in _render(template, tokens, [system, user]) else [user]
-    null_content, text_arguments = _call_form(template, tokens, base)
+    form = _call_form(template, tokens, base)
     return Capabilities(
         system=len(base) == 2,
         tools=_TOOL_NAME in _render(template, tokens, base, tools=_TOOLS),
         typed_content=typed,
-        null_call_content=null_content,
-        text_arguments=text_arguments,
+        null_call_content=form.null_content,
+        text_arguments=form.text_arguments,
+        parallel_calls=form.parallel,
     )
 
 
-def _call_form(template: ChatTemplate, tokens: TemplateTokens, base: Sequence[Mapping[str, Any]]) -> tuple[bool, bool]:
-    """(content must be null, arguments must be text): the first form whose render shows the call."""
-    for null_content in (False, True):
-        for text_arguments in (False, True):
-            arguments: Any = '{"probe_key": "probe_value"}' if text_arguments else {"probe_key": "probe_value"}
-            call = {
-                "role": "assistant",
-                "content": None if null_content else "",
-                "tool_calls": [
-                    {
-                        "id": "probe0001",
-                        "type": "function",
-                        "function": {"name": _TOOL_NAME, "arguments": arguments},
-                    }
-                ],
-            }
-            result = {"role": "tool", "content": "probe result", "tool_call_id": "probe0001", "name": _TOOL_NAME}
-            text = _render(template, tokens, [*base, call, result])
-            if _TOOL_NAME in text and "probe_value" in text:
-                return null_content, text_arguments
-    return False, False
+@dataclass(frozen=True, slots=True)
+class _CallForm:
+    """How a conversation with tool calls is given to a template."""
+
+    null_content: bool = False
+    text_arguments: bool = False
+    parallel: bool = True
+
+    def turn(self) -> list[dict[str, Any]]:
+        arguments: Any = {"probe_key": "probe_value"}
+        if self.text_arguments:
+            arguments = '{"probe_key": "probe_value"}'
+        ids = ("probe0001", "probe0002") if self.parallel else ("probe0001",)
+        calls = [{"id": id, "type": "function", "function": {"name": _TOOL_NAME, "arguments": arguments}} for id in ids]
+        call = {"role": "assistant", "content": None if self.null_content else "", "tool_calls": calls}
+        results = [{"role": "tool", "content": "probe result", "tool_call_id": id, "name": _TOOL_NAME} for id in ids]
+        return [call, *results]
+
+
+def _call_form(template: ChatTemplate, tokens: TemplateTokens, base: Sequence[Mapping[str, Any]]) -> _CallForm:
+    """The first form whose render shows the calls; the plain one when none does."""
+    for parallel, null_content, text_arguments in product((True, False), (False, True), (False, True)):
+        form = _CallForm(null_content, text_arguments, parallel)
+        text = _render(template, tokens, [*base, *form.turn()])
+        if _TOOL_NAME in text and "probe_value" in text:
+            return form
+    return _CallForm()
 
 
 def _typed(message: Mapping[str, Any]) -> dict[str, Any]:

@@ -24,8 +24,8 @@ REPEAT_LIMIT = 1 << 20
 
 RESERVED_KWARGS = frozenset({"messages", "tools", "add_generation_prompt", "bos_token", "eos_token"})
 
-JSON_TEXTS = "anchorline_json_texts"
-"""Name under which a render finds the texts of JSON values that were rendered before."""
+_JSON_TEXTS = "anchorline_json_texts"
+_GUARD = "anchorline_guard"
 
 _TAKING_APART = frozenset(
     {
@@ -46,6 +46,14 @@ _TAKING_APART = frozenset(
 _RENDER_ERRORS = (TemplateError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError)
 
 
+class GivenList(list[Any]):
+    """A list of the request, which a template must not change; lists it made itself it may."""
+
+
+_DICT_ATTRIBUTES = frozenset(dir(dict))
+_LIST_CHANGES = frozenset({"append", "extend", "insert", "pop"})
+
+
 class _GenerationTag(Extension):
     """``{% generation %}…{% endgeneration %}`` marks the trained-on text; it renders as its content."""
 
@@ -60,6 +68,17 @@ class _Environment(ImmutableSandboxedEnvironment):
     """The sandbox, with a bound on what one operator can build."""
 
     intercepted_binops = frozenset({"*", "**"})
+
+    def getattr(self, obj: Any, attribute: str) -> Any:
+        # What the sandbox does for plain dicts in the end, without asking first whether it is safe:
+        # a template spends most of its time on ``message.role`` and the like.
+        if type(obj) is dict and attribute not in _DICT_ATTRIBUTES:
+            return obj[attribute] if attribute in obj else self.undefined(obj=obj, name=attribute)
+        return super().getattr(obj, attribute)
+
+    def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
+        # Some templates collect things in lists of their own.
+        return (type(obj) is list and attr in _LIST_CHANGES) or super().is_safe_attribute(obj, attr, value)
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         if operator == "**" and isinstance(right, int) and (abs(right) > 64 or abs(left) > REPEAT_LIMIT):
@@ -94,22 +113,27 @@ def _tojson(
 ) -> str:
     """JSON as Hugging Face's filter writes it: nothing is HTML-escaped, text stays readable."""
     options = (ensure_ascii, indent, (separators[0], separators[1]) if separators else None, sort_keys)
-    known: JsonTexts = context.get(JSON_TEXTS) or {}
+    known: JsonTexts = context.get(_JSON_TEXTS) or {}
     entry = known.get(id(value))
     if entry is None:
-        return _dumps(value, *options)
+        return _dumps(value, context.get(_GUARD), *options)
     text = entry[1].get(options)
     if text is None:
-        text = entry[1][options] = _dumps(value, *options)
+        text = entry[1][options] = _dumps(value, context.get(_GUARD), *options)
     return text
 
 
 def _dumps(
-    value: Any, ensure_ascii: bool, indent: int | None, separators: tuple[str, str] | None, sort_keys: bool
+    value: Any,
+    guard: str,
+    ensure_ascii: bool,
+    indent: int | None,
+    separators: tuple[str, str] | None,
+    sort_keys: bool,
 ) -> str:
     text = json.dumps(value, ensure_ascii=False, indent=indent, separators=separators, sort_keys=sort_keys)
-    # Characters of the guard (prompt.guard) must stay themselves to be found and removed again.
-    return re.sub(r"[^\x00-\x9f\ue000-\uf8ff]", _escape, text) if ensure_ascii else text
+    # The guard must stay itself to be found and removed again.
+    return re.sub(rf"[^\x00-\x7f{guard}]", _escape, text) if ensure_ascii else text
 
 
 def _escape(match: re.Match[str]) -> str:
@@ -177,9 +201,11 @@ class ChatTemplate:
         eos_token: str,
         kwargs: Mapping[str, Any],
         now: datetime,
+        guard: str = "",
         json_texts: JsonTexts | None = None,
     ) -> str:
-        """The prompt's text. ``now`` is what ``strftime_now`` shows.
+        """The prompt's text. ``now`` is what ``strftime_now`` shows; ``guard`` stays unescaped in JSON;
+        ``json_texts`` holds texts of values that come again.
 
         Raises RequestError naming ``messages`` with the template's own message.
         """
@@ -187,13 +213,14 @@ class ChatTemplate:
             return self._template.render(
                 {
                     **kwargs,
-                    "messages": messages,
+                    "messages": GivenList(messages),
                     "tools": tools,
                     "add_generation_prompt": add_generation_prompt,
                     "bos_token": bos_token,
                     "eos_token": eos_token,
                     "strftime_now": now.strftime,
-                    JSON_TEXTS: json_texts,
+                    _GUARD: guard,
+                    _JSON_TEXTS: json_texts,
                 }
             )
         except _RENDER_ERRORS as error:
