@@ -43,9 +43,9 @@ class Answer:
 
     @property
     def tier(self) -> str:
-        """Where the restored tokens came from: resident, host, both, or none."""
+        """Where the restored tokens came from: resident, host, both, or -."""
         names = [name for name in ("resident", "host") if self.timings.get(f"{name}_n")]
-        return " + ".join(names) if names else "none"
+        return "+".join(names) if names else "-"
 
 
 class Client:

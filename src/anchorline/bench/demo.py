@@ -86,20 +86,20 @@ def run_demo(client: Client) -> Iterator[DemoCall]:
     """Run the session, one row per finished call; raises CallFailed."""
     run = _Session(client)
     first = [agent.user("Which files does this project have, and where are invoice totals computed?")]
-    yield run.call("main: first turn", first)
+    yield run.call("first turn", first)
 
     first += [
         agent.tool_call("call_1", "list_folder", '{"path": ".", "recursive": true}'),
         agent.tool_result("call_1", agent.LISTING),
     ]
-    yield run.call("main: tool result", first)
+    yield run.call("tool result", first)
     first.append(agent.assistant(run.last_text))
 
     title = [agent.user("Which files does this project have, and where are invoice totals computed?")]
     yield run.call("title request", title, tools=False, system=agent.TITLE_SYSTEM)
 
     second = [agent.user("Run the tests and tell me which of them fail.")]
-    yield run.call("second session: first turn", second)
+    yield run.call("second session", second)
 
     second += [
         agent.tool_call("call_1", "run_command", '{"command": "pytest -q"}'),
@@ -107,10 +107,10 @@ def run_demo(client: Client) -> Iterator[DemoCall]:
             "call_1", "exit code 1\n.....F..\nFAILED tests/test_totals.py::test_rounding\n1 failed, 7 passed"
         ),
     ]
-    yield run.call("second session: tool result", second)
+    yield run.call("its tool result", second)
 
     first.append(agent.user("Thanks. Read totals.py and say how amounts are rounded."))
-    yield run.call("main: back again", first)
+    yield run.call("back to the first", first)
 
 
 class _Session:
@@ -149,29 +149,27 @@ def _row(name: str, answer: Answer, expected_tokens: int) -> DemoCall:
 
 
 def table_of(report: DemoReport) -> Table:
-    """The report for a terminal."""
-    table = Table(title=f"An agent's calls to {report.model}", title_justify="left")
-    table.add_column("call")
-    for heading in ("prompt", "restored", "from", "prefilled", "TTFT", "without a cache", ""):
-        table.add_column(heading, justify="right" if heading != "from" else "left")
+    """The report for a terminal, 80 columns wide at most."""
+    table = Table(title=f"An agent's calls to {report.model}", title_justify="left", caption_justify="left")
+    table.add_column("call", no_wrap=True)
+    for heading in ("prompt", "restored", "from", "prefilled", "TTFT", "no cache", ""):
+        table.add_column(heading, justify="left" if heading in ("from", "") else "right", no_wrap=True)
     for call in report.calls:
         seconds = report.cacheless_seconds(call)
-        estimate = f"≈ {seconds:.2f} s" if seconds is not None else "?"
         table.add_row(
             call.name,
             str(call.prompt_tokens),
             str(call.restored_tokens),
             call.tier,
             str(call.prefilled_tokens),
-            f"{call.ttft_ms:.0f} ms" if call.ttft_ms is not None else "?",
-            f"{call.prompt_tokens} tokens, {estimate}",
+            f"{call.ttft_ms / 1000:.2f} s" if call.ttft_ms is not None else "?",
+            f"≈ {seconds:.2f} s" if seconds is not None else "?",
             "ok" if call.sufficient else f"{call.missing_tokens} missing",
         )
+    prompt_tokens = sum(call.prompt_tokens for call in report.calls)
+    prefilled_tokens = sum(call.prefilled_tokens for call in report.calls)
+    table.caption = f"Prefilled {prefilled_tokens} tokens; a server without a cache prefills all {prompt_tokens}."
     speed = report.cold_tokens_per_second
     if speed is not None:
-        table.caption = (
-            "Without a cache: every prompt token prefilled; its seconds are an estimate from "
-            f"this run's cold prefill, {speed:.0f} tokens/s."
-        )
-        table.caption_justify = "left"
+        table.caption += f"\nno cache: an estimate, every prompt token at this run's cold {speed:.0f} tokens/s."
     return table

@@ -15,6 +15,7 @@ from anchorline.bench.demo import DemoCall, DemoFailed, DemoReport, run_demo, ta
 from anchorline.bench.process import start_anchorline
 from anchorline.cli.signals import end_in_order_on
 from anchorline.cli.suggest import SuggestingCommand
+from anchorline.cli.tables import show_table
 
 
 @click.command(cls=SuggestingCommand)
@@ -45,6 +46,6 @@ def demo(*, model: str, serve_args: str, url: str | None, api_key: str | None, a
     if as_json:
         click.echo(json.dumps(report.as_json(), indent=2))
     else:
-        Console().print(table_of(report))
+        show_table(table_of(report))
     if report.failures:
         raise DemoFailed("the cache fell short\n  " + "\n  ".join(report.failures))
