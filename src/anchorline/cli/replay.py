@@ -31,7 +31,6 @@ from anchorline.errors import AnchorlineError, ConfigError
 from anchorline.llama import testmodel
 from anchorline.llama.model import TEST_PREFIX, load_model
 
-
 MAX_RATIO = 1.02
 
 
