@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
@@ -20,7 +22,7 @@ DELTA = random_tokens(30, seed=2)
 def fill(runtime: LlamaRuntime, *, cuts: tuple[int, ...] = CUTS, sequence: int = 0) -> list[memoryview]:
     """Prefill the prompt span by span and export each."""
     segments = []
-    for start, end in zip(cuts, cuts[1:], strict=False):
+    for start, end in pairwise(cuts):
         feed(runtime, PROMPT[start:end], start=start, sequence=sequence)
         segments.append(export(runtime, start, end, sequence=sequence))
     return segments

