@@ -27,7 +27,10 @@ class ServerProcess:
     Use as a context manager. The child's stderr is read to its end by a thread, so it never blocks.
     """
 
-    def __init__(self, command: Sequence[str], *, environment: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, command: Sequence[str], *, environment: dict[str, str] | None = None, stop_seconds: float = STOP_SECONDS
+    ) -> None:
+        self._stop_seconds = stop_seconds
         self.url: str | None = None
         self.lines: deque[str] = deque(maxlen=KEPT_LINES)
         self._settled = threading.Event()
@@ -63,9 +66,13 @@ class ServerProcess:
         if self._process.poll() is None:
             self._process.terminate()
             try:
-                self._process.wait(timeout=STOP_SECONDS)
+                self._process.wait(timeout=self._stop_seconds)
             except subprocess.TimeoutExpired:
                 self._process.kill()
+        return self.wait()
+
+    def wait(self) -> int:
+        """The exit code of the child, once it has ended and everything it said was read."""
         code = self._process.wait()
         self._reader.join()
         return code

@@ -1,0 +1,169 @@
+"""Options are the settings: every one is there, parses to its field, and names its limits."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from anchorline.cli.main import cli
+from anchorline.cli.options import build, options_of
+from anchorline.cli.serve import SETTINGS, sequences_for, settings_from
+from anchorline.cli.serve import serve as serve_command
+from anchorline.config import ContextConfig, EngineConfig, Limits, ModelConfig, ServerConfig
+from anchorline.errors import ConfigError
+
+CONFIGS = (ModelConfig, ContextConfig, EngineConfig, ServerConfig, Limits)
+
+
+def declared_flags() -> list[str]:
+    return [
+        flag
+        for config in CONFIGS
+        for field in dataclasses.fields(config)
+        if "flag" in field.metadata
+        for flag in (*field.metadata["flag"].split("/"), *field.metadata["aliases"])
+    ]
+
+
+def parse(*arguments: str) -> dict[str, Any]:
+    with serve_command.make_context("serve", list(arguments)) as context:
+        return dict(context.params)
+
+
+def run(*arguments: str) -> tuple[int, str]:
+    result = CliRunner().invoke(cli, list(arguments))
+    return result.exit_code, result.output
+
+
+def test_every_setting_has_its_own_option() -> None:
+    names = [option.name for option in SETTINGS]
+    assert len(names) == len(set(names))
+    flags = [flag for option in SETTINGS for flag in (*option.opts, *option.secondary_opts)]
+    assert sorted(flags) == sorted(declared_flags())
+    assert len(flags) == len(set(flags))
+
+
+def test_help_lists_every_setting_with_its_help() -> None:
+    code, output = run("serve", "--help")
+    assert code == 0
+    squeezed = " ".join(output.split())
+    for config in CONFIGS:
+        for field in dataclasses.fields(config):
+            if "flag" in field.metadata:
+                assert field.metadata["flag"].split("/")[0] in squeezed
+                # Lines are wrapped and long words divided at hyphens.
+                assert field.metadata["help"].split(";")[0].replace(" ", "") in output.replace("\n", "").replace(
+                    " ", ""
+                )
+
+
+def test_without_options_the_defaults_of_the_settings_hold() -> None:
+    values = parse()
+    assert build(ModelConfig, values) == ModelConfig()
+    assert build(ContextConfig, values) == ContextConfig()
+    assert build(ServerConfig, values) == ServerConfig()
+    assert values["cache_ram_bytes"] is None
+
+
+def test_what_depends_on_the_machine_is_filled_in() -> None:
+    settings = settings_from(parse())
+    assert settings.engine.cache_ram_bytes >= 1 << 30
+    assert settings.context.threads >= 1
+    assert settings.context.threads_batch == settings.context.threads
+    told = settings_from(parse("--cache-ram", "3g", "-t", "5", "-tb", "7"))
+    assert (told.engine.cache_ram_bytes, told.context.threads, told.context.threads_batch) == (3 << 30, 5, 7)
+
+
+def test_the_names_that_llama_server_has() -> None:
+    values = parse(
+        *("m.gguf", "-c", "131072", "-ngl", "99", "-sm", "row", "-ts", "3,1", "-mg", "1", "-fa", "on"),
+        *("-ctk", "q8_0", "-ctv", "q4_0", "-b", "512", "-ub", "256", "-np", "2", "-a", "name", "--no-mmap", "--mlock"),
+        *("--lora", "a.gguf", "--lora", "b.gguf:0.5", "--rope-scaling", "yarn", "--no-kv-offload"),
+    )
+    assert build(ModelConfig, values) == ModelConfig(
+        model="m.gguf",
+        gpu_layers=99,
+        split_mode="row",
+        tensor_split=(3.0, 1.0),
+        main_gpu=1,
+        mmap=False,
+        mlock=True,
+        lora=(("a.gguf", 1.0), ("b.gguf", 0.5)),
+    )
+    assert build(ContextConfig, values) == ContextConfig(
+        context_tokens=131072,
+        batch_tokens=512,
+        ubatch_tokens=256,
+        flash_attention="on",
+        type_k="q8_0",
+        type_v="q4_0",
+        offload_kqv=False,
+        rope_scaling="yarn",
+    )
+
+
+def test_limits_reach_the_server() -> None:
+    server = build(
+        ServerConfig, parse("--max-tools", "3", "--max-body-bytes", "1m", "--api-key", "a", "--api-key", "b")
+    )
+    assert server.api_keys == ("a", "b")
+    assert server.limits == dataclasses.replace(Limits(), tools=3, body_bytes=1 << 20)
+
+
+@pytest.mark.parametrize(
+    "option", [option for option in SETTINGS if isinstance(option.type, click.IntRange)], ids=lambda o: o.name
+)
+def test_a_number_outside_its_limits_names_flag_and_limit(option: click.Option) -> None:
+    limits = option.type
+    assert isinstance(limits, click.IntRange)
+    outside = int(limits.min) - 1 if limits.min is not None else int(limits.max or 0) + 1
+    code, output = run("serve", option.opts[0], str(outside))
+    assert code == 2
+    assert option.opts[0] in output
+    assert str(outside + 1) in output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("serve", "--gpu-layer", "3"), "No such option: --gpu-layer; did you mean --gpu-layers?"),
+        (("serve", "--cache_ram=1g"), "No such option: --cache_ram; did you mean --cache-ram?"),
+        (("serve", "-nlg", "3"), "No such option: -nlg; did you mean -ngl?"),
+        (("demo", "--jsn"), "No such option: --jsn; did you mean --json?"),
+        (("srve",), "No such command: srve; did you mean serve?"),
+        (("serve", "--flash-attn", "yes"), "'on', 'off', 'auto'"),
+        (("serve", "--cache-ram", "4k"), "4k is not in the range 1MiB to 16TiB"),
+        (("serve", "--port"), "requires an argument"),
+        (("replay",), "TRACE"),
+    ],
+)
+def test_a_mistake_is_named_with_the_way_out(arguments: tuple[str, ...], expected: str) -> None:
+    code, output = run(*arguments)
+    assert code == 2
+    assert expected in output
+
+
+def test_sequences_follow_the_engine() -> None:
+    assert sequences_for(EngineConfig(parallel=3, resident_idle=2)) == 5
+    assert sequences_for(EngineConfig(parallel=3, resident_idle=2, cache=False)) == 3
+    assert sequences_for(EngineConfig(parallel=3, exact=True)) == 1
+
+
+def test_a_config_checks_itself_too() -> None:
+    with pytest.raises(ConfigError, match="--parallel must lie between 1 and 250, not 0"):
+        EngineConfig(parallel=0).validate()
+
+
+def test_a_field_of_an_unknown_type_is_a_programming_error() -> None:
+    @dataclasses.dataclass
+    class Odd:
+        thing: bytes = dataclasses.field(
+            default=b"", metadata=dict(dataclasses.fields(EngineConfig)[0].metadata) | {"minimum": None}
+        )
+
+    with pytest.raises(TypeError, match="thing"):
+        options_of(Odd, section="Odd")

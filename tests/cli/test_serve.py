@@ -1,0 +1,150 @@
+"""The serve command in a process of its own: ready, served, stopped, and refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from anchorline.bench import agent
+from anchorline.bench.client import Client
+from anchorline.bench.process import ServerFailed, ServerProcess, start_anchorline
+
+SMALL = ("test:llama", "--threads", "1", "--ctx", "2048", "--cache-ram", "64m")
+
+
+def refuse(*arguments: str) -> tuple[int, str]:
+    """Exit code and stderr of a serve command that must not come up."""
+    command = [sys.executable, "-m", "anchorline", "serve", "--port", "0", *arguments]
+    result = subprocess.run(command, check=False, capture_output=True, text=True)
+    return result.returncode, result.stderr
+
+
+def start(*arguments: str) -> ServerProcess:
+    return start_anchorline([*SMALL, *arguments])
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_server_says_where_it_is_and_ends_in_order(number: signal.Signals) -> None:
+    with start() as server:
+        url = server.wait_until_listening()
+        assert not url.endswith(":0")
+        with Client(url) as client:
+            assert client.get("/health") == {"status": "ok"}
+            assert client.get("/v1/models")["data"][0]["id"] == "test:llama"
+        os.kill(server.pid, number)
+        assert server.wait() == 0
+    assert "Traceback" not in "\n".join(server.lines)
+
+
+def test_settings_reach_the_engine() -> None:
+    with start("--parallel", "2", "--alias", "mine", "--api-key", "k", "--chat-template", "hermes") as server:
+        with Client(server.wait_until_listening(), api_key="k") as client:
+            props = client.get("/props")
+            body = agent.chat_body([agent.user("hello")], max_tokens=4)
+            answer = client.chat(body)
+        assert props["total_slots"] == 2
+        assert props["default_generation_settings"]["n_ctx"] == 2048
+        assert answer.prompt_tokens == answer.prefilled_tokens
+        banner = next(line for line in server.lines if "cache_RAM" in line)
+    assert 'cache_RAM="64MiB"' in banner
+    assert 'template="hermes from built in"' in banner
+
+
+def test_no_cache_means_none() -> None:
+    with start("--no-cache") as server, Client(server.wait_until_listening()) as client:
+        body = agent.chat_body([agent.user("hello")], max_tokens=2)
+        assert [client.chat(body).cached_tokens for _ in range(2)] == [0, 0]
+
+
+def test_json_log_lines_are_objects() -> None:
+    with start("--log-format", "json") as server:
+        server.wait_until_listening()
+        lines = list(server.lines)
+    entries = [json.loads(line) for line in lines if not line.startswith("listening on")]
+    assert entries
+    assert all(entry.keys() >= {"time", "level", "logger", "message"} for entry in entries)
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [(None, "there is no model file"), (b"", "is empty"), (b"PK\x03\x04 not a model", "is not a GGUF file")],
+)
+def test_a_model_that_cannot_be_loaded(tmp_path: Path, content: bytes | None, reason: str) -> None:
+    path = tmp_path / "model.gguf"
+    if content is not None:
+        path.write_bytes(content)
+    code, said = refuse(str(path))
+    assert code == 2
+    assert said.splitlines()[-1].startswith("Error: ")
+    assert str(path) in said
+    assert reason in said
+    assert "Traceback" not in said
+
+
+def test_a_truncated_model_is_refused_in_one_line(tiny_smollm2_path: Path, tmp_path: Path) -> None:
+    path = tmp_path / "cut.gguf"
+    path.write_bytes(tiny_smollm2_path.read_bytes()[:3_000_000])
+    code, said = refuse(str(path), "--log-level", "error")
+    assert code == 2
+    assert str(path) in said.splitlines()[-1]
+    assert "Traceback" not in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (("--host", "0.0.0.0"), "--api-key"),
+        (("--chat-template", "no-such-template"), "--chat-template"),
+        (("--ctx", "16777216", "--cache-type-k", "f32", "--cache-type-v", "f32"), "--ctx"),
+        (("--flash-attn", "off", "--cache-type-v", "q8_0"), "--flash-attn"),
+    ],
+)
+def test_an_unusable_setting_is_named(arguments: Sequence[str], named: str) -> None:
+    code, said = refuse("test:llama", *arguments)
+    assert code == 2
+    assert named in said
+    assert "Traceback" not in said
+
+
+def test_an_unknown_test_model_names_the_known() -> None:
+    code, said = refuse("test:nonesuch")
+    assert code == 2
+    assert "llama" in said
+
+
+def test_a_busy_port_is_named_before_the_model_is_loaded() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        code, said = refuse("/no/such/model.gguf", "--port", str(port))
+    assert code == 2
+    assert f"--port {port}" in said
+
+
+def test_a_child_that_ends_early_is_reported_with_its_words() -> None:
+    script = "import sys; print('what went wrong', file=sys.stderr); sys.exit(3)"
+    with (
+        ServerProcess([sys.executable, "-c", script]) as server,
+        pytest.raises(ServerFailed, match="code 3") as failure,
+    ):
+        server.wait_until_listening()
+    assert "what went wrong" in str(failure.value)
+
+
+def test_a_child_that_ignores_sigterm_is_killed() -> None:
+    script = (
+        "import signal, sys\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "print('listening on http://nowhere', file=sys.stderr, flush=True)\n"
+        "signal.pause()"
+    )
+    server = ServerProcess([sys.executable, "-c", script], stop_seconds=0.1)
+    assert server.wait_until_listening() == "http://nowhere"
+    assert server.stop() == -signal.SIGKILL
