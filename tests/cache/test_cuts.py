@@ -1,0 +1,36 @@
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from anchorline.cache.cuts import PIECE_TOKENS_MIN, chunk_ends, piece_ends
+from anchorline.cache.prompt import Cut, CutKind, Prompt
+from tests.support.fake_runtime import tokens_of
+
+
+def prompt_of(length: int, *cuts: tuple[int, CutKind]) -> Prompt:
+    return Prompt(tokens=tokens_of(list(range(length))), cuts=tuple(Cut(position, kind) for position, kind in cuts))
+
+
+def test_pieces_end_at_the_head_and_before_the_reply_and_at_spaced_messages() -> None:
+    prompt = prompt_of(
+        1000,
+        (300, CutKind.HEAD),
+        (350, CutKind.MESSAGE),
+        (300 + PIECE_TOKENS_MIN, CutKind.MESSAGE),
+        (990, CutKind.GENERATION),
+    )
+    assert piece_ends(prompt, 0, 1010) == [300, 300 + PIECE_TOKENS_MIN, 990, 1010]
+    assert piece_ends(prompt, 400, 1010) == [990, 1010]
+    assert piece_ends(prompt, 0, 320) == [300, 320]
+    assert piece_ends(prompt, 1010, 1010) == []
+
+
+@given(st.integers(1, 300), st.sets(st.integers(1, 300), max_size=8), st.integers(1, 50))
+def test_chunks_end_at_every_cut_and_never_exceed_the_batch(length: int, cuts: set[int], batch: int) -> None:
+    prompt = prompt_of(length, *((cut, CutKind.MESSAGE) for cut in sorted(cuts)))
+    ends = chunk_ends(prompt, batch)
+    assert ends == sorted(set(ends))
+    assert ends[-1] == length
+    assert all(high - low <= batch for low, high in zip([0, *ends], ends, strict=False))
+    assert {cut for cut in cuts if cut < length} <= set(ends)

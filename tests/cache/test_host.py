@@ -1,0 +1,53 @@
+"""The arena: ranges never overlap, never exceed the budget, and merge again."""
+
+from __future__ import annotations
+
+import itertools
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from anchorline.cache.host import ALIGNMENT_BYTES, Extent, HostArena
+
+BUDGET = 64 * 1024
+
+
+@given(st.lists(st.one_of(st.integers(1, 9000), st.integers(-20, -1)), max_size=80))
+def test_ranges_are_disjoint_and_add_up(script: list[int]) -> None:
+    """Positive numbers allocate so many bytes, negative ones free the n-th oldest."""
+    arena = HostArena(BUDGET)
+    held: list[Extent] = []
+    for step in script:
+        if step > 0:
+            extent = arena.allocate(step)
+            if extent is not None:
+                arena.view(extent)[:] = bytes([len(held) % 251]) * step
+                held.append(extent)
+        elif held:
+            arena.free(held.pop(-step % len(held)))
+        spans = sorted((e.offset, e.offset + e.size_bytes) for e in held)
+        assert all(low_end <= high for (_, low_end), (high, _) in itertools.pairwise(spans))
+        assert arena.used_bytes <= BUDGET
+        assert arena.used_bytes >= sum(e.size_bytes for e in held)
+    for extent in held:
+        arena.free(extent)
+    assert arena.used_bytes == 0
+    whole = arena.allocate(BUDGET)
+    assert whole is not None, "free neighbours must merge again"
+
+
+def test_nothing_is_allocated_past_the_budget() -> None:
+    arena = HostArena(4 * ALIGNMENT_BYTES)
+    assert arena.allocate(5 * ALIGNMENT_BYTES) is None
+    assert arena.allocate(3 * ALIGNMENT_BYTES + 1) is not None
+    assert arena.allocate(1) is None
+
+
+def test_used_pages_are_taken_again_first() -> None:
+    arena = HostArena(BUDGET)
+    first = arena.allocate(1000)
+    second = arena.allocate(1000)
+    assert first is not None
+    assert second is not None
+    arena.free(first)
+    assert arena.allocate(500) == Extent(first.offset, 500)

@@ -1,0 +1,88 @@
+"""The cache as a whole: what floods cannot push out, and what a budget that is too small says."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from anchorline.cache.prefix_cache import Allocate, PrefixCache
+from anchorline.cache.prompt import Cut, CutKind, Prompt
+from tests.support.fake_runtime import tokens_of
+
+BYTES_PER_TOKEN = 64
+
+
+def export(start: int, end: int, allocate: Allocate) -> memoryview | None:
+    return allocate((end - start) * BYTES_PER_TOKEN)
+
+
+def make_cache(budget_tokens: int) -> PrefixCache:
+    return PrefixCache(budget_bytes=budget_tokens * BYTES_PER_TOKEN, exact=False, batch_tokens=512)
+
+
+def conversation(name: int, head: int, length: int, *, pin: bool = True) -> Prompt:
+    """A prompt of ``length`` tokens whose first ``head`` tokens are the same for every name."""
+    ids = [*range(head), *(name * 100_000 + offset for offset in range(length - head))]
+    return Prompt(
+        tokens=tokens_of(ids), cuts=(Cut(head, CutKind.HEAD),) if head else (), tool_fingerprint="t", pin_head=pin
+    )
+
+
+def save(cache: PrefixCache, prompt: Prompt) -> None:
+    for _ in cache.save(prompt, prompt.tokens, export):
+        pass
+
+
+def test_pinned_head_survives_a_flood_of_side_calls() -> None:
+    cache = make_cache(2500)
+    save(cache, conversation(1, 400, 1000))
+    for name in range(2, 62):
+        side_call = conversation(name, 0, 300 + name, pin=False)
+        save(cache, side_call)
+        assert cache.arena.used_bytes <= cache.arena.budget_bytes
+    assert cache.match(conversation(1, 400, 1000), conversation(1, 400, 1000).tokens).restorable >= 400
+    assert cache.counters.evictions > 0
+
+
+def test_without_the_pin_the_flood_takes_the_head() -> None:
+    cache = make_cache(2500)
+    save(cache, conversation(1, 400, 1000, pin=False))
+    for name in range(2, 62):
+        save(cache, conversation(name, 0, 300 + name, pin=False))
+    assert cache.match(conversation(1, 400, 1000), conversation(1, 400, 1000).tokens).restorable < 400
+
+
+def test_pins_past_half_the_budget_are_given_up_oldest_first() -> None:
+    cache = make_cache(1000)
+    for name in range(4):
+        ids = [name * 1000 + offset for offset in range(200)]
+        prompt = Prompt(
+            tokens=tokens_of(ids), cuts=(Cut(190, CutKind.HEAD),), tool_fingerprint=str(name), pin_head=True
+        )
+        save(cache, prompt)
+        assert cache.pins.pinned_bytes <= cache.arena.budget_bytes // 2
+    assert len(cache.pins) == 2
+    assert cache.pins.released == 2
+
+
+def test_a_head_over_the_pin_limit_is_refused_and_counted() -> None:
+    cache = make_cache(1000)
+    save(cache, conversation(1, 700, 800))
+    assert len(cache.pins) == 0
+    assert cache.counters.unsaved == Counter(pin_over_limit=1)
+
+
+def test_what_does_not_fit_is_counted_and_leaves_the_rest_alone() -> None:
+    cache = make_cache(1000)
+    save(cache, conversation(1, 0, 600))
+    too_large = conversation(2, 0, 1001, pin=False)
+    save(cache, too_large)
+    assert cache.counters.unsaved == Counter(oversize=1)
+    assert cache.match(too_large, too_large.tokens).restorable == 0
+    assert cache.match(conversation(1, 0, 600), conversation(1, 0, 600).tokens).restorable == 600
+
+
+def test_shared_heads_are_exported_once() -> None:
+    cache = make_cache(10_000)
+    for name in range(5):
+        save(cache, conversation(name, 400, 500))
+    assert cache.counters.exported_bytes == (400 + 5 * 100) * BYTES_PER_TOKEN

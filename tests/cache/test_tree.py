@@ -1,0 +1,145 @@
+"""The segment tree against a plain list of histories, and the order in which rows may go."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from anchorline.cache.eviction import Victims
+from anchorline.cache.tree import Absence, Rows, SegmentTree
+from tests.support.fake_runtime import tokens_of
+
+histories = st.lists(st.sampled_from([1, 2]), min_size=1, max_size=120)
+
+
+def rows_for(start: int, end: int, freed: list[tuple[int, int]] | None = None) -> Rows:
+    log: list[tuple[int, int]] = [] if freed is None else freed
+    return Rows(memoryview(bytearray(end - start)), start, end, lambda: log.append((start, end)))
+
+
+def keep_all(tree: SegmentTree, ids: list[int], freed: list[tuple[int, int]] | None = None) -> None:
+    """Keep the rows of ``ids`` in one export of what is missing."""
+    path = tree.descend(tokens_of(ids), len(ids), from_node=tree.root)
+    missing = [node for node in path if node.rows is None]
+    if missing:
+        rows = rows_for(missing[0].start, missing[-1].end, freed)
+        for node in missing:
+            tree.keep(node, rows)
+
+
+def agreement(left: list[int], right: list[int]) -> int:
+    return next((i for i, (a, b) in enumerate(zip(left, right, strict=False)) if a != b), min(len(left), len(right)))
+
+
+@given(st.lists(histories, min_size=1, max_size=10), histories)
+def test_match_is_the_longest_agreement_with_any_history(kept: list[list[int]], asked: list[int]) -> None:
+    tree = SegmentTree()
+    for ids in kept:
+        keep_all(tree, ids)
+    match = tree.match(tokens_of(asked))
+    assert match.restorable == match.seen == max(agreement(ids, asked) for ids in kept)
+    ends = [segment.end for segment in match.chain]
+    assert ends == sorted(ends)
+    spelled = [token for segment in match.chain for token in segment.tokens.tolist()]
+    assert spelled[: match.restorable] == asked[: match.restorable]
+
+
+@given(st.lists(histories, min_size=1, max_size=10))
+def test_tokens_are_stored_once(kept: list[list[int]]) -> None:
+    tree = SegmentTree()
+    for ids in kept:
+        keep_all(tree, ids)
+    unique = {tuple(ids[:end]) for ids in kept for end in range(1, len(ids) + 1)}
+    assert sum(int(node.tokens.size) for node in tree) == len(unique)
+
+
+def test_a_split_export_is_freed_with_its_last_view() -> None:
+    tree = SegmentTree()
+    freed: list[tuple[int, int]] = []
+    keep_all(tree, [1, 2, 3, 4, 5, 6], freed)
+    keep_all(tree, [1, 2, 3, 9], freed)
+    victims = Victims(tree)
+    assert victims.drop_next()
+    assert victims.drop_next()
+    assert set(freed) == {(3, 4)}
+    assert victims.drop_next()
+    assert set(freed) == {(3, 4), (0, 6)}
+    assert not victims.drop_next()
+
+
+def test_children_go_before_their_parents_even_when_more_valuable() -> None:
+    tree = SegmentTree()
+    keep_all(tree, [1, 2, 3])
+    keep_all(tree, [1, 2, 3, 4, 5])
+    chain = tree.match(tokens_of([1, 2, 3, 4, 5])).chain
+    for _ in range(50):
+        tree.touch(chain[1:])
+    victims = Victims(tree)
+    assert victims.drop_next()
+    assert tree.match(tokens_of([1, 2, 3, 4, 5])).restorable == 3
+    assert victims.drop_next()
+    match = tree.match(tokens_of([1, 2, 3, 4, 5]))
+    assert (match.restorable, match.seen, match.absence) == (0, 5, Absence.EVICTED)
+
+
+@pytest.mark.parametrize("hold", ["leases", "pins"])
+def test_held_segments_and_their_parents_stay(hold: str) -> None:
+    tree = SegmentTree()
+    keep_all(tree, [1, 2, 3])
+    keep_all(tree, [1, 2, 3, 4, 5])
+    tail = tree.match(tokens_of([1, 2, 3, 4, 5])).chain[-1]
+    setattr(tail, hold, 1)
+    assert not Victims(tree).drop_next()
+    setattr(tail, hold, 0)
+    assert Victims(tree).drop_next()
+
+
+def test_a_split_leaves_the_hold_on_the_tail_and_the_upper_part_alive() -> None:
+    tree = SegmentTree()
+    keep_all(tree, [1, 2, 3, 4])
+    [node] = tree.match(tokens_of([1, 2, 3, 4])).chain
+    node.pins = 1
+    keep_all(tree, [1, 2, 9])
+    victims = Victims(tree)
+    assert victims.drop_next()
+    assert not victims.drop_next()
+    assert tree.match(tokens_of([1, 2, 3, 4])).restorable == 4
+
+
+def test_least_recently_used_goes_first_among_equals() -> None:
+    tree = SegmentTree()
+    for first in (1, 2, 3):
+        tree.advance()
+        keep_all(tree, [first, 7, 7])
+    tree.touch(tree.match(tokens_of([1, 7, 7])).chain)
+    assert Victims(tree).drop_next()
+    assert tree.match(tokens_of([2, 7, 7])).restorable == 0
+    assert tree.match(tokens_of([1, 7, 7])).restorable == 3
+
+
+def test_whole_tree_keeps_chunkings_apart() -> None:
+    tree = SegmentTree(splitting=False)
+    ids = [1, 2, 3, 4, 5, 6]
+    path = tree.descend(tokens_of(ids), 6, from_node=tree.root)
+    assert [node.end for node in path] == [6]
+    tree.keep(path[0], rows_for(0, 6))
+    assert tree.match_chunks(tokens_of(ids), [6]).restorable == 6
+    assert tree.match_chunks(tokens_of(ids), [3, 6]).restorable == 0
+    first = tree.descend(tokens_of(ids), 3, from_node=tree.root)[-1]
+    tree.keep(first, rows_for(0, 3))
+    match = tree.match_chunks(tokens_of(ids), [3, 6])
+    assert (match.restorable, match.seen) == (3, 3)
+
+
+def test_ghosts_are_forgotten_past_their_limit_and_kept_rows_are_not() -> None:
+    tree = SegmentTree(ghost_tokens_limit=20)
+    keep_all(tree, [5, 5, 5])
+    for first in range(10, 30):
+        tree.advance()
+        tree.descend(tokens_of([first, 1, 1]), 3, from_node=tree.root)
+        tree.prune_ghosts()
+        assert tree.ghost_tokens <= 20
+    assert tree.match(tokens_of([5, 5, 5])).restorable == 3
+    assert tree.match(tokens_of([29, 1, 1])).seen == 3
+    assert tree.match(tokens_of([10, 1, 1])).seen == 0
