@@ -30,12 +30,11 @@ class PeerSettings:
 
 
 class LlamaServer:
-    """llama-server from the package ``xllamacpp``, in a process of ``python``. A context manager."""
+    """llama-server from the package ``xllamacpp``, in a process of ``python`` (see ``check_python``); close it."""
 
     name = "llama-server"
 
     def __init__(self, settings: PeerSettings, *, python: str) -> None:
-        check_python(python)
         arguments = {
             "model": str(settings.model),
             "context_tokens": settings.context_tokens,

@@ -19,7 +19,7 @@ from rich.table import Table
 
 from anchorline.bench.client import Client
 from anchorline.bench.models import bench_model
-from anchorline.bench.peers import LlamaServer, PeerSettings
+from anchorline.bench.peers import LlamaServer, PeerSettings, check_python
 from anchorline.bench.process import start_anchorline
 from anchorline.bench.replay import REPLY_TOKENS, ReplayReport, replay_trace
 from anchorline.bench.trace import Trace, chat_only, mix, read_trace
@@ -118,6 +118,8 @@ def replay(
         traces = [mix(traces)]
     if options.url is not None and len(traces) > 1:
         raise ConfigError("--url names one fresh server, so it takes one trace (or --mix)")
+    if options.peer is not None:
+        check_python(options.peer_python)
     console = Console(stderr=True)
     with tempfile.TemporaryDirectory(prefix="anchorline-replay-") as folder:
         model = _prepare_model(options, Path(folder))
@@ -167,12 +169,12 @@ def _prepare_model(options: Options, folder: Path) -> ModelFiles:
         return ModelFiles(served=str(path), peer=path)
     if options.layers is not None:
         raise ConfigError("--layers cuts a model file; a test model has none")
-    if options.peer is None:
-        return ModelFiles(served=options.model, peer=None)
     if options.context_tokens > testmodel.MAX_CONTEXT:
         raise ConfigError(
             f"--ctx must be at most {testmodel.MAX_CONTEXT} for a test model, not {options.context_tokens}"
         )
+    if options.peer is None:
+        return ModelFiles(served=options.model, peer=None)
     path = folder / "test-model.gguf"
     loaded = load_model(ModelConfig(model=options.model, test_context=options.context_tokens))
     testmodel.save(loaded.handle, path)
@@ -213,7 +215,7 @@ def _start(stack: ExitStack, options: Options, model: ModelFiles, *more: str) ->
         "warning",
     ]
     if model.served.startswith(TEST_PREFIX):
-        arguments += ["--test-context", str(min(options.context_tokens, testmodel.MAX_CONTEXT))]
+        arguments += ["--test-context", str(options.context_tokens)]
     if options.exact:
         arguments.append("--exact")
     server = stack.enter_context(start_anchorline([*arguments, *options.serve_args, *more]))

@@ -1,0 +1,181 @@
+"""Replays against live servers: the numbers agree with the oracle, and answers with a server without a cache."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from anchorline.bench import agent
+from anchorline.bench.client import CallFailed, Client
+from anchorline.bench.peers import check_python
+from anchorline.bench.process import start_anchorline
+from anchorline.bench.replay import ReplayReport, capped, replay_trace
+from anchorline.bench.trace import CHAT_PATH, Trace, TraceRequest, chat_only, mix, read_trace
+from anchorline.cli.main import cli
+from anchorline.errors import ConfigError
+
+RECORDED = Path(__file__).resolve().parents[3] / "shared" / "traces"
+SMALL = ("test:llama", "--threads", "1", "--ctx", "4096", "--cache-ram", "64m", "--log-level", "warning")
+
+
+CHEAP_TOKENS = 32
+
+
+def body_of(*messages: agent.Message, tools: bool = True) -> dict[str, Any]:
+    body = agent.chat_body(list(messages), max_tokens=5000, tools=tools)
+    return {**body, "stream": True, "stream_options": {"include_usage": True}}
+
+
+@pytest.fixture(scope="module")
+def session() -> Trace:
+    """Two conversations on one head, taking turns, and a title call."""
+    first = [agent.user("list the files"), agent.assistant("done"), agent.user("now read one")]
+    second = [agent.user("run the tests"), agent.assistant("3 failed"), agent.user("which?")]
+    bodies = [
+        body_of(*first[:1]),
+        body_of(agent.user("a title please"), tools=False),
+        body_of(*second[:1]),
+        body_of(*first),
+        body_of(*second),
+        body_of(*first),
+    ]
+    requests = tuple(
+        TraceRequest(path=CHAT_PATH, body=body, arrival_seconds=float(i), end_seconds=float(i))
+        for i, body in enumerate(bodies)
+    )
+    return Trace(name="session", requests=requests)
+
+
+@pytest.fixture
+def client() -> Iterator[Client]:
+    with start_anchorline(SMALL) as server, Client(server.wait_until_listening()) as made:
+        yield made
+
+
+def test_the_server_prefills_what_the_oracle_says(session: Trace, client: Client) -> None:
+    seen: list[int] = []
+    report = replay_trace(session, client, progress=lambda record: seen.append(record.index))
+    assert seen == list(range(6))
+    assert report.skipped == 0
+    assert report.oracle_tokens < report.prompt_tokens / 3
+    assert report.calls[-1].oracle_tokens == 1
+    for call in report.calls:
+        # A few tokens may be prefilled again where that is quicker than a restore, as it is for a model this small.
+        assert call.oracle_tokens <= call.prefilled_tokens <= call.oracle_tokens + CHEAP_TOKENS
+    assert report.ratio is not None
+    assert report.ratio >= 1.0
+
+
+def test_answers_equal_those_without_a_cache(session: Trace) -> None:
+    with (
+        start_anchorline([*SMALL, "--exact"]) as cached,
+        start_anchorline([*SMALL, "--exact", "--no-cache"]) as plain,
+        Client(cached.wait_until_listening()) as client,
+        Client(plain.wait_until_listening()) as reference,
+    ):
+        report = replay_trace(session, client, reference=reference)
+    assert [call.same_answer for call in report.calls] == [True] * 6
+    assert sum(call.cached_tokens for call in report.calls) > report.prompt_tokens / 2
+
+
+def test_a_different_model_gives_different_answers(session: Trace, client: Client) -> None:
+    """The comparison can fail: other weights are found out."""
+    with start_anchorline([*SMALL, "--test-seed", "7"]) as other, Client(other.wait_until_listening()) as reference:
+        report = replay_trace(session, client, reference=reference)
+    assert report.different_answers
+
+
+def test_prompts_longer_than_the_context_are_skipped(session: Trace, client: Client) -> None:
+    long = TraceRequest(path=CHAT_PATH, body=body_of(agent.user("x y " * 9000)), arrival_seconds=0.0, end_seconds=0.0)
+    report = replay_trace(Trace(name="long", requests=(long, *session.requests[:2], long)), client)
+    assert (len(report.calls), report.skipped) == (2, 2)
+
+
+def test_any_other_refusal_ends_the_replay(client: Client) -> None:
+    bad = TraceRequest(path=CHAT_PATH, body={"messages": []}, arrival_seconds=0.0, end_seconds=0.0)
+    with pytest.raises(CallFailed, match="HTTP 400"):
+        replay_trace(Trace(name="bad", requests=(bad,)), client)
+
+
+def test_capped_keeps_what_makes_the_prompt() -> None:
+    body = {
+        "messages": [1],
+        "tools": [2],
+        "tool_choice": "auto",
+        "max_completion_tokens": 9,
+        "stream": True,
+        "top_k": 3,
+    }
+    assert capped(body, max_tokens=8) == {
+        "messages": [1],
+        "tools": [2],
+        "tool_choice": "auto",
+        "top_k": 3,
+        "max_tokens": 8,
+        "temperature": 0,
+    }
+
+
+def test_an_empty_replay_has_no_ratio() -> None:
+    report = ReplayReport(name="none", calls=(), skipped=3, wall_seconds=0.0)
+    assert report.ratio is None
+    assert report.peer_ratio is None
+    assert report.peer_prefilled_tokens is None
+
+
+def test_the_command_judges_and_reports(session: Trace, tmp_path: Path) -> None:
+    path = tmp_path / "session.jsonl"
+    lines = [{"t": 0, "t_end": 0, "path": r.path, "body": r.body} for r in session.requests]
+    path.write_text("\n".join(json.dumps(line) for line in lines))
+    common = ["replay", str(path), "--model", "test:llama", "--ctx", "4096", "--limit", "3", "--json", "--serve-args"]
+    good = CliRunner().invoke(cli, [*common, "--cache-ram 64m"])
+    assert good.exit_code == 0
+    (report,) = json.loads(good.stdout)
+    assert (report["trace"], report["requests"]) == ("session", 3)
+    bad = CliRunner().invoke(cli, [*common, "--no-cache"])
+    assert bad.exit_code == 1
+    assert "times the oracle" in bad.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (("--peer", "llama-server", "--peer-python", "/no/such/python"), "--peer-python"),
+        (("--layers", "2", "--model", "test:llama"), "--layers"),
+        (("--model", "/no/such.gguf"), "/no/such.gguf"),
+        (("--model", "test:llama", "--ctx", "200000"), "--ctx"),
+    ],
+)
+def test_what_cannot_be_done_is_named(tmp_path: Path, arguments: tuple[str, ...], named: str) -> None:
+    path = tmp_path / "one.jsonl"
+    path.write_text(json.dumps({"t": 0, "t_end": 0, "path": CHAT_PATH, "body": body_of(agent.user("hi"))}))
+    result = CliRunner().invoke(cli, ["replay", str(path), "--ctx", "2048", *arguments])
+    assert result.exit_code == 2
+    assert named in result.stderr
+
+
+def test_a_python_without_the_peer_is_refused() -> None:
+    if importlib.util.find_spec("xllamacpp") is not None:
+        pytest.skip("this Python has the peer")
+    with pytest.raises(ConfigError, match="xllamacpp"):
+        check_python(sys.executable)
+
+
+@pytest.mark.skipif(not RECORDED.is_dir(), reason=f"no recorded traces at {RECORDED}")
+def test_recorded_agents_on_a_test_model() -> None:
+    """The first calls of every recorded chat agent, taking turns on one server."""
+    traces = [chat_only(read_trace(RECORDED / f"{n}.jsonl")) for n in ("hermes-fanout", "opencode", "pi", "langgraph")]
+    arguments = ["test:llama", "--threads", "1", "--ctx", "65536", "--cache-ram", "256m", "--log-level", "warning"]
+    arguments += ["--test-context", "65536"]
+    with start_anchorline(arguments) as server, Client(server.wait_until_listening()) as client:
+        report = replay_trace(mix(traces), client, limit=10)
+    assert report.skipped == 0
+    assert report.ratio is not None
+    assert report.ratio <= 1.02
