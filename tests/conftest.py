@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from anchorline.config import ModelConfig
+from anchorline.llama import testmodel
 from anchorline.llama.model import Model, default_model_path, load_model
 from anchorline.llama.runtime import LlamaRuntime
 from tests.support.cut_gguf import cut_layers
@@ -20,6 +21,14 @@ def test_llama_model() -> Iterator[Model]:
     model = load_model(ModelConfig(model="test:llama"))
     yield model
     model.close()
+
+
+@pytest.fixture(scope="session")
+def test_llama_path(test_llama_model: Model, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """``test:llama`` saved to a file of under a megabyte."""
+    path = tmp_path_factory.mktemp("models") / "small.gguf"
+    testmodel.save(test_llama_model.handle, path)
+    return path
 
 
 @pytest.fixture(scope="session")

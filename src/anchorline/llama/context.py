@@ -13,9 +13,7 @@ from anchorline.llama import library
 from anchorline.llama.library import api
 from anchorline.llama.model import Model
 
-MIN_OUTPUTS = 64
-"""Logits per decode that memory is reserved for, at least; with more sequences, one for each."""
-
+_MIN_OUTPUTS = 64
 _CELL_PADDING = 256
 _MAX_CONTEXT_TOKENS = (1 << 31) - _CELL_PADDING
 _FLASH_ATTENTION = {
@@ -76,6 +74,11 @@ def context_bytes(model: Model, config: ContextConfig, *, context_tokens: int) -
     return int(cells * (api.llama_model_n_layer(model.handle) * row_bytes + mask_bytes))
 
 
+def output_limit(sequences: int) -> int:
+    """Logits in one decode that memory is reserved for: at least one for each sequence."""
+    return max(_MIN_OUTPUTS, sequences + 1)
+
+
 def available_bytes() -> int | None:
     """Memory this process may still take, by the kernel's count and its cgroup; None if unknown."""
     bounds = []
@@ -120,7 +123,9 @@ def _context_params(model: Model, config: ContextConfig, *, sequences: int) -> A
     params.n_ubatch = min(config.ubatch_tokens, config.batch_tokens)
     params.n_seq_max = sequences + 1
     params.n_rs_seq = 0
-    params.n_outputs_max = max(MIN_OUTPUTS, sequences)
+    # By default one for each token of a batch: at 512 that is 100 MB of logits for a vocabulary of
+    # 50,000. And below n_seq_max, as with a small batch, llama.cpp aborts.
+    params.n_outputs_max = output_limit(sequences)
     params.n_threads = config.threads or physical_cores()
     params.n_threads_batch = config.threads_batch or params.n_threads
     params.flash_attn_type = _FLASH_ATTENTION[config.flash_attention]

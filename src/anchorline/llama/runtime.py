@@ -11,7 +11,7 @@ from anchorline.config import ContextConfig
 from anchorline.errors import BackendFailure
 from anchorline.llama import library
 from anchorline.llama.batch import LlamaBatch
-from anchorline.llama.context import MIN_OUTPUTS, create_context
+from anchorline.llama.context import create_context, output_limit
 from anchorline.llama.interface import (
     DecodeStatus,
     MemoryKind,
@@ -42,7 +42,7 @@ class LlamaRuntime:
         self._owns_model = owns_model
         self._context: Any = create_context(model, context, sequences=sequences)
         self._memory = api.llama_get_memory(self._context)
-        self._batch = LlamaBatch(api.llama_n_batch(self._context), outputs=max(MIN_OUTPUTS, sequences))
+        self._batch = LlamaBatch(api.llama_n_batch(self._context), outputs=output_limit(sequences))
         self._segments = SegmentPort(self._context, scratch=sequences)
         self._vocab = api.llama_model_get_vocab(model.handle)
         self._end_of_generation = model.tokenizer.end_of_generation

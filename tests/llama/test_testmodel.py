@@ -1,0 +1,105 @@
+"""Test models: seeded, with a usable vocabulary, and the same after a trip through a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from anchorline.config import ModelConfig
+from anchorline.errors import ConfigError
+from anchorline.llama import testmodel
+from anchorline.llama.interface import SamplingParams
+from anchorline.llama.model import Model, load_model
+from tests.support.runtimes import feed, make_runtime, random_tokens
+
+
+def test_what_it_says_of_itself(test_llama_model: Model) -> None:
+    info = test_llama_model.info
+    assert (info.name, info.architecture, info.vocab_size) == ("test:llama", "llama", 512)
+    assert info.train_context_tokens == 32768
+    assert "<|im_start|>" in (info.chat_template or "")
+    assert test_llama_model.tokenizer.end_of_generation == {509, 511}
+
+
+def test_unknown_architectures_name_the_known_ones() -> None:
+    with pytest.raises(ConfigError, match="no test model 'lama'; known are: gemma3, llama, qwen35"):
+        load_model(ModelConfig(model="test:lama"))
+
+
+@pytest.mark.parametrize(
+    ("options", "flag"),
+    [
+        ({"test_context": 131073}, "--test-context"),
+        ({"test_context": 0}, "--test-context"),
+        ({"test_seed": -1}, "--test-seed"),
+    ],
+)
+def test_values_out_of_range(options: dict[str, int], flag: str) -> None:
+    with pytest.raises(ConfigError, match=flag):
+        load_model(ModelConfig(model="test:llama", **options))  # type: ignore[arg-type]
+
+
+def test_the_largest_context() -> None:
+    model = load_model(ModelConfig(model="test:llama", test_context=131072))
+    runtime = make_runtime(model, context_tokens=0)
+    assert runtime.limits.context_tokens == 131072
+    runtime.close()
+    model.close()
+
+
+@pytest.mark.parametrize("architecture", sorted(testmodel.ARCHITECTURES))
+def test_every_architecture_builds(architecture: str) -> None:
+    model = load_model(ModelConfig(model=f"test:{architecture}"))
+    assert model.info.architecture == architecture
+    model.close()
+
+
+def _logits(seed: int) -> bytes:
+    model = load_model(ModelConfig(model="test:llama", test_seed=seed))
+    runtime = make_runtime(model, context_tokens=256)
+    values = feed(runtime, random_tokens(50), start=0)
+    runtime.close()
+    model.close()
+    return values.tobytes()
+
+
+def test_the_seed_decides_the_weights() -> None:
+    assert _logits(1) == _logits(1)
+    assert _logits(1) != _logits(2)
+
+
+def test_greedy_output_has_some_variety(test_llama_model: Model) -> None:
+    runtime = make_runtime(test_llama_model)
+    for seed in range(3):
+        runtime.remove(0, 0)
+        tokens = random_tokens(100, seed=seed)
+        feed(runtime, tokens, start=0)
+        sampler = runtime.sampler(SamplingParams(temperature=0), tokens)
+        index, drawn = 99, []
+        for position in range(100, 160):
+            drawn.append(sampler.sample(index))
+            runtime.batch.clear()
+            token = np.array(drawn[-1:], np.int32)
+            index = runtime.batch.add(token, start=position, sequence=0, output=True)
+            runtime.decode()
+        assert len(set(drawn)) > 10
+        assert not set(drawn) & test_llama_model.tokenizer.end_of_generation
+        sampler.close()
+    runtime.close()
+
+
+def test_a_saved_model_is_the_same_model(test_llama_model: Model, tmp_path: Path) -> None:
+    path = tmp_path / "saved.gguf"
+    testmodel.save(test_llama_model.handle, path)
+    saved = load_model(ModelConfig(model=str(path)))
+    assert saved.tokenizer.control_tokens == test_llama_model.tokenizer.control_tokens
+    assert saved.info.train_context_tokens == 32768
+    results = []
+    for model in (test_llama_model, saved):
+        runtime = make_runtime(model, context_tokens=512)
+        results.append(feed(runtime, random_tokens(300), start=0))
+        runtime.close()
+    saved.close()
+    assert np.array_equal(results[0], results[1])
