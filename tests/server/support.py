@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import itertools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import httpx
 from starlette.applications import Starlette
 
-from anchorline.api.models import Served
 from anchorline.config import ServerConfig
 from anchorline.llama.interface import ModelInfo
-from anchorline.metrics.metrics import Metrics
 from anchorline.server.app import build_app
 from anchorline.server.serve import make_server, open_socket, url_of
 from anchorline.server.state import ServerState
+from anchorline.server.state import make_state as make_server_state
 from tests.server.standin import ByteTokenizer, StandInEngine, StandInPrompts
 
 CREATED = 1_700_000_000
@@ -47,26 +47,18 @@ def make_state(
 ) -> ServerState:
     """A state around ``engine`` with fixed time and counted ids."""
     tokenizer = tokenizer or ByteTokenizer()
-    metrics = Metrics()
-    metrics.watch_engine(engine.stats)
     counter = itertools.count(1)
-    served = Served(
-        name="bytes",
-        info=INFO,
-        context_tokens=engine.context_tokens,
-        parallel=engine.parallel,
-        chat_template="{{ messages }}",
-        bos_text="",
-        eos_text="<|im_end|>",
-        created=CREATED,
-    )
-    return ServerState(
+    state = make_server_state(
         config=config or ServerConfig(port=0),
         engine=engine,
         prompts=StandInPrompts(tokenizer),
         tokenizer=tokenizer,
-        served=served,
-        metrics=metrics,
+        info=INFO,
+        chat_template="{{ messages }}",
+    )
+    return dataclasses.replace(
+        state,
+        served=dataclasses.replace(state.served, created=CREATED),
         wall_clock=lambda: float(CREATED),
         monotonic=lambda: 0.0,
         new_id=lambda: f"{next(counter):024d}",
@@ -115,6 +107,3 @@ def listening(app: Starlette, config: ServerConfig) -> Iterator[str]:
         thread.join(timeout=30)
         listener.close()
         assert not thread.is_alive(), "the server did not stop"
-
-
-SiteFactory = Callable[..., contextlib.AbstractContextManager[Site]]

@@ -133,7 +133,9 @@ def _check_tool_choice(choice: str | dict[str, Any] | None, *, tools: list[dict[
 
 def _logprobs(body: ChatBody, context: ApiContext) -> int | None:
     most = context.limits.logprobs
-    top = check_whole("top_logprobs", body.top_logprobs, allowed=Range(low=0, high=most, whole=True))
+    top = check_whole(
+        "top_logprobs", body.top_logprobs, allowed=Range(low=0, high=most, whole=True, flag="--max-logprobs")
+    )
     if not body.logprobs:
         if top:
             raise RequestError("top_logprobs needs logprobs to be true", field="top_logprobs")

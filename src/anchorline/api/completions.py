@@ -41,7 +41,9 @@ def parse_completion(raw: bytes, *, context: ApiContext) -> CompletionCall:
     if body.suffix:
         raise RequestError("suffix is not supported", field="suffix", code="unsupported_value")
     most = context.limits.logprobs
-    logprobs = check_whole("logprobs", body.logprobs, allowed=Range(low=0, high=most, whole=True))
+    logprobs = check_whole(
+        "logprobs", body.logprobs, allowed=Range(low=0, high=most, whole=True, flag="--max-logprobs")
+    )
     options = call_options(body, context=context, logprobs=logprobs)
     best_of = check_whole("best_of", body.best_of, allowed=Range(low=1, high=2**31 - 1, whole=True))
     if best_of is not None and best_of != options.choices:

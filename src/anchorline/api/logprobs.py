@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Iterable
 
 import msgspec
@@ -56,6 +57,7 @@ def chat_logprobs(tokens: Iterable[TokenText], *, tokenizer: Tokenizer) -> ChatL
 def text_logprobs(tokens: Iterable[TokenText], *, tokenizer: Tokenizer, offset: int) -> TextLogprobs:
     """``offset`` is where the first token's text starts in the reply; the chosen token is always listed."""
     result = TextLogprobs()
+    decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
     for token in tokens:
         text = _text(token.text_bytes)
         top = {_text(tokenizer.special_piece(other.token)): _finite(other.logprob) for other in token.alternatives}
@@ -64,7 +66,7 @@ def text_logprobs(tokens: Iterable[TokenText], *, tokenizer: Tokenizer, offset: 
         result.token_logprobs.append(_finite(token.logprob))
         result.top_logprobs.append(top)
         result.text_offset.append(offset)
-        offset += len(text)
+        offset += len(decoder.decode(token.text_bytes))  # a character split over tokens counts once
     return result
 
 

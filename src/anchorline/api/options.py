@@ -106,10 +106,7 @@ def _max_tokens(body: CompletionFields) -> int | None:
 def _choices(n: Numeric, *, context: ApiContext) -> int:
     most = min(context.parallel, context.limits.choices)
     flag = "--parallel" if context.parallel <= context.limits.choices else "--max-choices"
-    try:
-        value = check_whole("n", n, allowed=Range(low=1, high=most, whole=True))
-    except RequestError as error:
-        raise RequestError(f"{error} ({flag})", field="n", code=error.code) from None
+    value = check_whole("n", n, allowed=Range(low=1, high=most, whole=True, flag=flag))
     return 1 if value is None else value
 
 

@@ -24,10 +24,13 @@ class Range:
     low: Number
     high: Number
     whole: bool = False
+    flag: str | None = None
+    """The setting that sets the upper bound, to be named in messages."""
 
     def __str__(self) -> str:
         kind = "an integer" if self.whole else "a number"
-        return f"{kind} between {self.low} and {self.high}"
+        named = f" ({self.flag})" if self.flag else ""
+        return f"{kind} between {self.low} and {self.high}{named}"
 
 
 def _whole(low: int, high: int = INT32_MAX) -> Range:
