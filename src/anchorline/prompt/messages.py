@@ -156,9 +156,9 @@ def _tool_calls(message: Mapping[str, Any], field: str) -> list[dict[str, Any]]:
 def _tool_call(call: Any, field: str) -> dict[str, Any]:
     if not isinstance(call, Mapping):
         raise RequestError(f"{field} must be an object", field=field, code="invalid_type")
-    normal: dict[str, Any] = {"type": "function", "function": _function(call.get("function"), f"{field}.function")}
+    normal: dict[str, Any] = {}
     _copy_text(call, normal, "id", field)
-    return normal
+    return {**normal, "type": "function", "function": _function(call.get("function"), f"{field}.function")}
 
 
 def _function(function: Any, field: str) -> dict[str, str]:

@@ -1,0 +1,166 @@
+"""Tokenising with the memo gives what tokenising from scratch gives, for less."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from anchorline.llama.model import Model
+from anchorline.prompt.tokenise import PromptTokenizer, common_characters, common_tokens
+from tests.prompt.vocabulary import ToyTokenizer
+
+CONTROL = ("<|im_start|>", "<|im_end|>", "<|im_start|>x", "<s>", ">>Q<<", "ab>")
+GUARD = "¸"
+
+pieces = st.sampled_from(
+    [*CONTROL, "<", "|im_", "start|>", "the ", "abc", "ab", "c", "\n", "\n\n", "user\n", "x", "é", GUARD]
+)
+texts = st.lists(pieces, max_size=30).map("".join)
+
+
+@st.composite
+def edited_texts(draw: st.DrawFn) -> list[str]:
+    """A text and what follows from it by changes anywhere: appended, cut short, replaced inside."""
+    text = draw(texts)
+    found = [text]
+    for _ in range(draw(st.integers(1, 6))):
+        start = draw(st.integers(0, len(text)))
+        end = draw(st.integers(start, len(text)))
+        text = text[:start] + draw(texts) + text[end:]
+        found.append(text)
+    return found
+
+
+@settings(max_examples=300, deadline=None)
+@given(history=edited_texts(), guards=st.lists(st.sampled_from(["", GUARD]), min_size=7, max_size=7))
+def test_ids_equal_those_from_scratch(history: list[str], guards: list[str]) -> None:
+    kept = PromptTokenizer(ToyTokenizer(CONTROL))
+    for text, guard in zip(history, guards, strict=False):
+        fresh = PromptTokenizer(ToyTokenizer(CONTROL)).tokenize(text, guard)
+        made = kept.tokenize(text, guard)
+        assert made.tokens.tolist() == fresh.tokens.tolist()
+        assert (made.starts, made.ends, made.counts) == (fresh.starts, fresh.ends, fresh.counts)
+
+
+@pytest.mark.parametrize("rest", ["x", "y", "xx", ""])
+def test_a_control_token_at_the_difference_is_read_anew(rest: str) -> None:
+    kept = PromptTokenizer(ToyTokenizer(CONTROL))
+    kept.tokenize("abc<|im_start|>")
+    text = "abc<|im_start|>" + rest
+    assert kept.tokenize(text).tokens.tolist() == PromptTokenizer(ToyTokenizer(CONTROL)).tokenize(text).tokens.tolist()
+
+
+def test_texts_with_another_guard_are_not_taken_over() -> None:
+    kept = PromptTokenizer(ToyTokenizer(CONTROL))
+    text = f"{GUARD}abc<s>" + "the " * 10
+    assert kept.tokenize(text, "").tokens.size == kept.tokenize(text, GUARD).tokens.size + 2
+    assert kept.tokenize(text + "x", GUARD).tokens.size == kept.tokenize(text, GUARD).tokens.size + 1
+
+
+@settings(max_examples=100, deadline=None)
+@given(known=st.lists(texts, min_size=1, max_size=8), text=texts)
+def test_the_closest_text_is_the_one_with_the_longest_common_beginning(known: list[str], text: str) -> None:
+    tokenizer = PromptTokenizer(ToyTokenizer(CONTROL))
+    for other in known:
+        tokenizer.tokenize(other)
+    kept = [entry.text for entry in tokenizer._entries.values()]
+    assert tokenizer._closest(text, "")[1] == max(common_characters(other, text) for other in kept)
+
+
+@settings(max_examples=150, deadline=None)
+@given(text=texts, guard=st.sampled_from(["", GUARD]))
+def test_a_position_is_where_the_ids_of_the_beginning_stop_agreeing(text: str, guard: str) -> None:
+    tokenizer = PromptTokenizer(ToyTokenizer(CONTROL))
+    whole = tokenizer.tokenize(text, guard)
+    for character in range(len(text) + 1):
+        inside = [s for s, e in zip(whole.starts, whole.ends, strict=True) if s < character < e]
+        beginning = text[: inside[0] if inside else character]
+        part = PromptTokenizer(ToyTokenizer(CONTROL)).tokenize(beginning, guard)
+        assert tokenizer.position(whole, character) == common_tokens(part.tokens, whole.tokens)
+
+
+def test_a_position_inside_a_control_token_is_its_start() -> None:
+    tokenizer = PromptTokenizer(ToyTokenizer(CONTROL))
+    whole = tokenizer.tokenize("x ab>c")  # " a" is one token where it is text
+    assert [tokenizer.position(whole, character) for character in range(7)] == [0, 1, 2, 2, 2, 3, 4]
+
+
+@settings(max_examples=300, deadline=None)
+@given(a=texts, b=texts, shared=texts, repeat=st.sampled_from([1, 2000]))
+def test_common_characters(a: str, b: str, shared: str, repeat: int) -> None:
+    a, b = shared * repeat + a, shared * repeat + b
+    expected = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+    assert common_characters(a, b) == expected
+
+
+def conversation(turns: int) -> str:
+    return "".join(
+        f"<|im_start|>user\nthe question number {turn} abc<|im_end|>\n"
+        f"<|im_start|>assistant\nan answer {turn}<|im_end|>\n"
+        for turn in range(turns)
+    )
+
+
+def test_a_longer_text_costs_only_what_is_new(smollm2_model: Model) -> None:
+    tokenizer = PromptTokenizer(smollm2_model.tokenizer)
+    tokenizer.tokenize(conversation(200) + "<|im_start|>assistant\n")
+    before = tokenizer.tokenized_characters
+    text = conversation(201) + "<|im_start|>assistant\n"
+    made = tokenizer.tokenize(text)
+    assert tokenizer.tokenized_characters - before <= len(conversation(201)) - len(conversation(200))
+    assert made.tokens.tolist() == PromptTokenizer(smollm2_model.tokenizer).tokenize(text).tokens.tolist()
+
+
+def test_branches_of_one_beginning_are_all_remembered() -> None:
+    toy = ToyTokenizer(CONTROL)
+    tokenizer = PromptTokenizer(toy)
+    branches = [conversation(20) + f"<|im_start|>user\n{'x' * n}abc{n}<|im_end|>" for n in range(10)]
+    for text in branches:
+        tokenizer.tokenize(text)
+    calls = toy.calls
+    for text in branches:
+        tokenizer.tokenize(text + "\n")
+    assert toy.calls <= calls + 1  # the new "\n" alone
+
+
+def test_the_memo_keeps_to_its_bytes() -> None:
+    tokenizer = PromptTokenizer(ToyTokenizer(CONTROL), memo_bytes=100_000)
+    for turn in range(300):
+        tokenizer.tokenize(f"<s>{turn}" + conversation(5))
+    assert tokenizer._used_bytes <= 100_000
+    assert tokenizer._used_bytes == sum(entry.held_bytes for entry in tokenizer._entries.values())
+    assert sorted(tokenizer._entries) == tokenizer._sorted
+    assert 10 < len(tokenizer._entries) < 300
+
+
+def test_a_text_too_large_to_keep_is_tokenised_all_the_same() -> None:
+    tokenizer = PromptTokenizer(ToyTokenizer(CONTROL), memo_bytes=2_000)
+    made = tokenizer.tokenize(conversation(50))
+    assert not tokenizer._entries
+    assert made.tokens.size > 50
+
+
+def test_no_control_tokens_at_all() -> None:
+    made = PromptTokenizer(ToyTokenizer(())).tokenize("the <|im_start|>")
+    assert made.tokens.size == len("the <|im_start|>") - 3
+
+
+def test_a_control_text_of_one_character_stays_text() -> None:
+    toy = ToyTokenizer(("@", "<s>"))
+    assert PromptTokenizer(toy).tokenize("@<s>").tokens.tolist() == [ord("@"), 1001]
+
+
+def test_hundreds_of_reserved_tokens_are_told_apart() -> None:
+    control = [f"<|reserved_{n}|>" for n in range(300)] + ["<|reserved_1"]
+    toy = ToyTokenizer(control)
+    made = PromptTokenizer(toy).tokenize("".join(control))
+    assert made.tokens.tolist() == [1000 + n for n in range(301)]
+
+
+def test_ids_are_read_only() -> None:
+    made = PromptTokenizer(ToyTokenizer(CONTROL)).tokenize("<s>abc")
+    with pytest.raises(ValueError, match="read-only"):
+        made.tokens[0] = 1
+    assert made.tokens.dtype == np.int32
