@@ -31,12 +31,14 @@ def test_entries_reach_the_native_arrays() -> None:
 
 def test_clearing_leaves_nothing_behind() -> None:
     batch = LlamaBatch(6, outputs=1)
-    for start in range(3):
+    for _ in range(3):
         batch.clear()
         assert (batch.size, batch.room, batch.native.n_tokens) == (0, 6, 0)
-        batch.add(np.array([1, 2], np.int32), start=start, sequence=0, output=start == 0)
-        batch.add(random_tokens(3), start=7, sequence=1, output=False)
-        assert [row[4] for row in rows(batch)] == [0, int(start == 0), 0, 0, 0]
+        batch.add(random_tokens(2), start=0, sequence=0, output=True)
+        batch.clear()
+        batch.add(random_tokens(1), start=0, sequence=0, output=False)
+        batch.add(random_tokens(4), start=7, sequence=1, output=True)
+        assert [row[4] for row in rows(batch)] == [0, 0, 0, 0, 1]
 
 
 def test_limits_are_asserted() -> None:

@@ -108,6 +108,9 @@ def test_a_negative_position_is_taken_and_never_freed(test_llama_model: Model) -
     rows = bytearray(export(runtime, 0, 20))
     rows[19] ^= 0xFF
     assert not runtime.import_rows(1, memoryview(rows), 0, 20)
+    shifted = bytearray(export(runtime, 0, 20))
+    np.frombuffer(shifted, np.int32)[4 : 4 + 3 * 20 : 3] -= 5
+    assert not runtime.import_rows(1, memoryview(shifted), 0, 10)
     assert runtime.import_rows(1, export(runtime, 0, 20), 0, 20)
     runtime.remove(1, 0)
     _set_data(runtime, rows, 1)

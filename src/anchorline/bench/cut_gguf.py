@@ -34,7 +34,7 @@ def cut_layers(source: Path, target: Path, *, layers: int = 2, context_tokens: i
             continue
         kind, *inner = field.types
         value = replaced.get(name, field.contents())
-        if inner and not value:
+        if kind is gguf.GGUFValueType.ARRAY and not value:
             continue  # The writer refuses empty arrays; llama.cpp reads an absent one the same.
         if inner and name.startswith(f"{architecture}.") and len(value) == total:
             value = value[:layers]
