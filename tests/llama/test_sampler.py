@@ -149,6 +149,8 @@ def test_logprobs_at_the_edges() -> None:
     values = np.array([0.0, 3.0, 3.0, -np.inf], np.float32)
     chosen, none = log_probabilities(values, 3, 0)
     assert (chosen.logprob, none) == (-np.inf, ())
+    _chosen, possible = log_probabilities(values, 0, 4)
+    assert [entry.token for entry in possible] == [1, 2, 0]
     _chosen, everything = log_probabilities(values, 0, 99)
     assert [entry.token for entry in everything] == [1, 2, 0, 3]
     assert sum(np.exp(entry.logprob) for entry in everything) == pytest.approx(1.0)
