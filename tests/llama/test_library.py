@@ -35,6 +35,12 @@ def test_levels_and_continued_lines(caplog: pytest.LogCaptureFixture) -> None:
     assert list(library.log.recent)[-4:] == list(lines)
 
 
+def test_a_full_pool_is_no_warning(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, logger="anchorline.llama"):
+        say(WARNING, b"decode: failed to find a memory slot for batch of size 7\n")
+    assert not caplog.records
+
+
 def test_listeners_hear_only_their_block() -> None:
     with library.log.listen() as outer:
         with library.log.listen() as inner:

@@ -23,6 +23,8 @@ logger = logging.getLogger("anchorline.llama")
 _ERROR_LINES = 20
 _CONTINUATION = 5
 _SAYS_NOTHING = ("failed to load model", "failed to decode", "failed to initialize batch")
+_EXPECTED = "failed to find a memory slot"
+"""Said whenever the pool is full, which the engine handles and reports itself."""
 _LEVELS = {0: logging.DEBUG, 1: logging.DEBUG, 2: logging.DEBUG, 3: logging.WARNING, 4: logging.ERROR}
 
 
@@ -41,16 +43,17 @@ class LogBridge:
         """The latest warnings and errors of the whole process."""
         self.callback = api.llama_log_callback(self._receive)
 
-    def _receive(self, level: int, text: bytes, _user_data: Any) -> None:
-        if level != _CONTINUATION:
-            self._level = _LEVELS.get(level, logging.DEBUG)
+    def _receive(self, native_level: int, text: bytes, _user_data: Any) -> None:
+        if native_level != _CONTINUATION:
+            self._level = _LEVELS.get(native_level, logging.DEBUG)
         if self._level == logging.DEBUG and not logger.isEnabledFor(logging.DEBUG):
             return
         lines = (self._partial + text.decode("utf-8", "replace")).split("\n")
         self._partial = lines.pop()
         for line in filter(None, map(str.rstrip, lines)):
-            logger.log(self._level, "%s", line)
-            if self._level >= logging.WARNING:
+            level = logging.DEBUG if _EXPECTED in line else self._level
+            logger.log(level, "%s", line)
+            if level >= logging.WARNING:
                 for listener in (self.recent, *self._listeners):
                     listener.append(line)
 
