@@ -264,6 +264,8 @@ class StandInPrompts:
         return self.text("\n".join([*lines, "assistant:"] if add_generation_prompt else lines))
 
     def text(self, text: str) -> StandInPrompt:
+        if not text:
+            raise RequestError("prompt must not be empty", field="prompt")
         ids: list[int] = [] if not self._tokenizer.adds_bos or text.startswith("<|bos|>") else [CONTROL["<|bos|>"]]
         rest = text
         while rest:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import itertools
 import threading
 from collections.abc import Iterator
@@ -12,12 +11,13 @@ from dataclasses import dataclass
 import httpx
 from starlette.applications import Starlette
 
+from anchorline.api.models import Served
 from anchorline.config import ServerConfig
 from anchorline.llama.interface import ModelInfo
+from anchorline.metrics.metrics import Metrics
 from anchorline.server.app import build_app
 from anchorline.server.serve import make_server, open_socket, url_of
 from anchorline.server.state import ServerState
-from anchorline.server.state import make_state as make_server_state
 from tests.server.standin import ByteTokenizer, StandInEngine, StandInPrompts
 
 CREATED = 1_700_000_000
@@ -48,17 +48,26 @@ def make_state(
     """A state around ``engine`` with fixed time and counted ids."""
     tokenizer = tokenizer or ByteTokenizer()
     counter = itertools.count(1)
-    state = make_server_state(
-        config=config or ServerConfig(port=0),
+    config = config or ServerConfig(port=0)
+    metrics = Metrics()
+    metrics.watch_engine(engine.stats)
+    served = Served(
+        name=config.model_alias or INFO.name,
+        info=INFO,
+        context_tokens=engine.context_tokens,
+        parallel=engine.parallel,
+        chat_template="{{ messages }}",
+        bos_text="",
+        eos_text="<|im_end|>",
+        created=CREATED,
+    )
+    return ServerState(
+        config=config,
         engine=engine,
         prompts=StandInPrompts(tokenizer),
         tokenizer=tokenizer,
-        info=INFO,
-        chat_template="{{ messages }}",
-    )
-    return dataclasses.replace(
-        state,
-        served=dataclasses.replace(state.served, created=CREATED),
+        served=served,
+        metrics=metrics,
         wall_clock=lambda: float(CREATED),
         monotonic=lambda: 0.0,
         new_id=lambda: f"{next(counter):024d}",

@@ -80,6 +80,7 @@ async def test_props_in_llama_servers_shape(here: Site) -> None:
     ("body", "expected"),
     [
         ({"content": "aé"}, [97, 195, 169]),
+        ({"content": ""}, []),
         ({"content": "a<|im_end|>"}, [97, 257]),
         ({"content": "<|im_end|>", "parse_special": False}, list(b"<|im_end|>")),
         ({"content": ["a", 257, "b"]}, [97, 257, 98]),

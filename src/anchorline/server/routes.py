@@ -86,6 +86,8 @@ class Routes:
 
     def _text_ids(self, text: str, body: TokenizeBody) -> list[int]:
         tokenizer = self._state.tokenizer
+        if not text:
+            return []
         if body.parse_special is False:
             return [int(token) for token in tokenizer.tokenize(text)]
         ids = [int(token) for token in self._state.prompts.text(text).prompt.tokens]

@@ -37,8 +37,9 @@ def open_socket(config: ServerConfig) -> socket.socket:
     Raises ConfigError when the address is public without a key, unknown or busy.
     """
     check_bind(config)
-    family, _, _, _, address = _resolve(config)[0]
-    listener = socket.socket(family, socket.SOCK_STREAM)
+    family, kind, protocol, _, address = _resolve(config)[0]
+    # asyncio turns Nagle's delay off only where the socket says that it is TCP.
+    listener = socket.socket(family, kind, protocol)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
@@ -60,7 +61,7 @@ def url_of(listener: socket.socket) -> str:
     return f"http://[{host}]:{port}" if listener.family == socket.AF_INET6 else f"http://{host}:{port}"
 
 
-def make_server(app: ASGIApp) -> Server:
+def make_server(app: ASGIApp, *, shutdown_seconds: int = SHUTDOWN_SECONDS) -> Server:
     """A server for ``app`` that logs no access lines of its own; run it with ``run(sockets=[…])``."""
     return Server(
         uvicorn.Config(
@@ -71,19 +72,27 @@ def make_server(app: ASGIApp) -> Server:
             ws="none",
             server_header=False,
             proxy_headers=False,
-            timeout_graceful_shutdown=SHUTDOWN_SECONDS,
+            timeout_graceful_shutdown=shutdown_seconds,
         )
     )
 
 
-def serve(app: ASGIApp, config: ServerConfig, *, listener: socket.socket | None = None) -> None:
+def serve(
+    app: ASGIApp,
+    config: ServerConfig,
+    *,
+    listener: socket.socket | None = None,
+    shutdown_seconds: int = SHUTDOWN_SECONDS,
+) -> None:
     """Serve ``app`` until SIGTERM or SIGINT, then let running requests end and return.
+
+    Requests that run longer than ``shutdown_seconds`` are cancelled.
 
     ``listener`` is a socket from ``open_socket``; without one it is opened here.
     """
     own = listener or open_socket(config)
     try:
-        make_server(app).run(sockets=[own])
+        make_server(app, shutdown_seconds=shutdown_seconds).run(sockets=[own])
     finally:
         own.close()
 

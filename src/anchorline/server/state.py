@@ -14,7 +14,7 @@ from anchorline.cache.prompt import Prompt
 from anchorline.config import ServerConfig
 from anchorline.engine.request import GenerationRequest, ReplyConsumer
 from anchorline.engine.stats import EngineStats
-from anchorline.llama.interface import ModelInfo, Tokenizer
+from anchorline.llama.interface import Tokenizer
 from anchorline.metrics.metrics import Metrics
 
 
@@ -103,34 +103,3 @@ class ServerState:
             context_tokens=self.engine.context_tokens,
             parallel=self.engine.parallel,
         )
-
-
-def make_state(
-    *,
-    config: ServerConfig,
-    engine: EngineFace,
-    prompts: Prompts,
-    tokenizer: Tokenizer,
-    info: ModelInfo,
-    chat_template: str,
-) -> ServerState:
-    """Join the parts of one server; its metrics read ``engine`` at every scrape."""
-    metrics = Metrics()
-    metrics.watch_engine(engine.stats)
-    served = Served(
-        name=config.model_alias or info.name,
-        info=info,
-        context_tokens=engine.context_tokens,
-        parallel=engine.parallel,
-        chat_template=chat_template,
-        bos_text=_special_text(tokenizer, tokenizer.bos),
-        eos_text=_special_text(tokenizer, tokenizer.eos),
-        created=int(time.time()),
-    )
-    return ServerState(
-        config=config, engine=engine, prompts=prompts, tokenizer=tokenizer, served=served, metrics=metrics
-    )
-
-
-def _special_text(tokenizer: Tokenizer, token: int | None) -> str:
-    return "" if token is None else tokenizer.special_piece(token).decode("utf-8", errors="replace")

@@ -1,0 +1,104 @@
+"""Whatever a client sends, the answer is a 2xx or a 4xx that names a reason."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from anchorline.api.chat import ChatBody
+from anchorline.api.completions import CompletionBody
+from tests.server.support import Site, site
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner, max_size=3),
+    max_leaves=6,
+)
+ROLES = st.sampled_from(["system", "user", "assistant", "tool", "developer", "wizard"])
+MESSAGE = st.fixed_dictionaries({"role": ROLES | JSON, "content": st.text(max_size=10) | JSON}) | JSON
+PLAUSIBLE = {
+    "messages": st.lists(MESSAGE, max_size=4) | JSON,
+    "tools": st.lists(st.fixed_dictionaries({"type": st.just("function"), "function": JSON}), max_size=2) | JSON,
+    "prompt": st.text(max_size=10) | st.lists(st.integers(-5, 300), max_size=4) | JSON,
+    "stop": st.text(max_size=4) | st.lists(st.text(max_size=4), max_size=3) | JSON,
+    "logit_bias": st.dictionaries(st.integers(-5, 300).map(str), st.floats(-120, 120), max_size=3) | JSON,
+    "n": st.integers(-1, 6) | JSON,
+    "max_tokens": st.integers(-2, 2**70) | JSON,
+    "stream": st.booleans(),
+}
+
+
+def bodies(struct: type[Any]) -> st.SearchStrategy[dict[str, Any]]:
+    """Objects with the known fields, each of them absent, plausible or anything."""
+    fields = {
+        name: PLAUSIBLE.get(name, JSON | st.integers(-3, 3) | st.floats(-3, 3)) for name in struct.__struct_fields__
+    }
+    return st.fixed_dictionaries({}, optional=fields)
+
+
+@pytest.fixture(scope="module")
+def here() -> Iterator[Site]:
+    with site() as running:
+        running.engine.script.reply = b"ok"
+        yield running
+
+
+@pytest.fixture(scope="module")
+def loop() -> Iterator[asyncio.AbstractEventLoop]:
+    made = asyncio.new_event_loop()
+    yield made
+    made.run_until_complete(made.shutdown_default_executor())
+    made.close()
+
+
+def check(here: Site, loop: asyncio.AbstractEventLoop, path: str, raw: bytes) -> int:
+    async def post() -> tuple[int, str]:
+        async with here.client() as client:
+            response = await client.post(path, content=raw)
+            return response.status_code, response.text
+
+    status, text = loop.run_until_complete(post())
+    assert status == 200 or 400 <= status < 500, text
+    if status >= 400:
+        error = json.loads(text)["error"]
+        assert set(error) == {"message", "type", "param", "code"}
+        assert error["message"]
+    return status
+
+
+@settings(max_examples=300, deadline=None)
+@given(body=bodies(ChatBody))
+def test_any_chat_body(here: Site, loop: asyncio.AbstractEventLoop, body: dict[str, Any]) -> None:
+    check(here, loop, "/v1/chat/completions", json.dumps(body).encode())
+
+
+@settings(max_examples=150, deadline=None)
+@given(body=bodies(CompletionBody))
+def test_any_completion_body(here: Site, loop: asyncio.AbstractEventLoop, body: dict[str, Any]) -> None:
+    check(here, loop, "/v1/completions", json.dumps(body).encode())
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    path=st.sampled_from(["/v1/chat/completions", "/v1/completions", "/tokenize", "/detokenize", "/apply-template"]),
+    raw=st.binary(max_size=40) | JSON.map(lambda value: json.dumps(value).encode()),
+)
+def test_any_bytes(here: Site, loop: asyncio.AbstractEventLoop, path: str, raw: bytes) -> None:
+    check(here, loop, path, raw)
+
+
+@settings(max_examples=150, deadline=None)
+@given(data=st.data())
+def test_one_wrong_field_in_a_good_body(here: Site, loop: asyncio.AbstractEventLoop, data: st.DataObject) -> None:
+    """Near misses: a good body in which one field is replaced, so that checks beyond the first are reached."""
+    body: dict[str, Any] = {"messages": [{"role": "user", "content": "hi"}]}
+    assert check(here, loop, "/v1/chat/completions", json.dumps(body).encode()) == 200
+    name = data.draw(st.sampled_from(sorted(set(ChatBody.__struct_fields__) - {"messages"})))
+    value = data.draw(PLAUSIBLE.get(name, JSON))
+    check(here, loop, "/v1/chat/completions", json.dumps(body | {name: value}).encode())
