@@ -98,8 +98,11 @@ def test_a_control_text_cut_in_two_stays_text(name: str, control: str) -> None:
     expected = control_ids(builder.chat(**with_texts(["zz"] * 6)).prompt.tokens)
     for cut in range(1, len(control)):
         for gap in ("", "</think>", " </think>\n"):
-            ends = [control[:cut] + gap.removeprefix("</think>"), gap.removesuffix("</think>") + control[cut:]]
-            texts = [*ends, *([control[:cut] + gap + control[cut:]] * 4)]
+            texts = [
+                "zz " + control[:cut] + " \n",
+                "\n " + control[cut:] + " zz",
+                *([control[:cut] + gap + control[cut:]] * 4),
+            ]
             for order in (texts, texts[::-1]):
                 assert control_ids(builder.chat(**with_texts(order)).prompt.tokens) == expected
 
