@@ -32,6 +32,7 @@ def worlds(draw: st.DrawFn) -> tuple[Harness, FakeRuntime]:
         decode=draw(st.sampled_from([0.0, 0.0, 0.05])),
         export=draw(chance),
         import_=draw(chance),
+        import_broken=draw(chance),
     )
     exact = draw(st.booleans())
     parallel = 1 if exact else draw(st.integers(1, 3))

@@ -73,6 +73,8 @@ class Faults:
     decode: float = 0.0
     export: float = 0.0
     import_: float = 0.0
+    import_broken: float = 0.0
+    """An import that raises and leaves cells of its own behind."""
 
     def strikes(self, chance: float) -> bool:
         return chance > 0 and self.random.random() < chance
@@ -209,6 +211,9 @@ class FakeRuntime:
         stored = [_CELL.unpack_from(rows, at) for at in range(0, rows.nbytes, CELL_BYTES)]
         if self.used_cells + len(stored) > self.limits.context_tokens or self.faults.strikes(self.faults.import_):
             return False
+        if self.faults.strikes(self.faults.import_broken):
+            live.append(Cell(0, 0))
+            raise BackendFailure("injected: import")
         chosen = [Cell(token, value) for position, token, value in stored if start <= position < end]
         assert len(chosen) == end - start
         live.extend(chosen)

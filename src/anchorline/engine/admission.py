@@ -9,13 +9,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from anchorline.cache.plan import HostChain, Plan, Resident, Source, make_plan
-from anchorline.cache.prefix_cache import PrefixCache
+from anchorline.cache.prefix_cache import PrefixCache, RestoreSpan
 from anchorline.cache.tree import Absence, Match
 from anchorline.engine.live import LiveSequence, SequencePool
 from anchorline.engine.request import MissReason, PlanKind
 from anchorline.engine.saving import Saver
 from anchorline.engine.speeds import SpeedMeter
 from anchorline.engine.stream import Clock, Restoration, Stream
+from anchorline.errors import BackendFailure
 from anchorline.llama.interface import Runtime
 
 NOTHING_MATCHED = Match((), 0, 0, None)
@@ -61,9 +62,9 @@ class Admission:
             stream.call.admitted_seconds = started
             seen = max(match.seen, max((r.match_tokens for r in residents), default=0))
             stream.call.restoration = Restoration(
-                plan=PlanKind.RESTORE if live.length > plan.resident_tokens else _plan_kind(plan, live),
-                resident_tokens=plan.resident_tokens,
-                host_tokens=live.length - plan.resident_tokens,
+                plan=_plan_kind(plan, live),
+                resident_tokens=min(plan.resident_tokens, live.length),
+                host_tokens=max(0, live.length - plan.resident_tokens),
                 seen_tokens=seen,
                 miss=self._miss(stream, match, seen, live.length, failed=failed),
                 plan_seconds=planned - started,
@@ -139,10 +140,8 @@ class Admission:
         imported_bytes = imported = 0
         refused = False
         for span in self.cache.spans(match, plan.resident_tokens, plan.restored_tokens):
-            if not self.runtime.import_rows(live.id, span.rows.memory, span.start, span.end):
+            if not self._import_span(live, span):
                 refused = True
-                if self.pool.free_cells >= span.rows.end - span.rows.start:
-                    self.cache.reject(span.segment)
                 break
             live.length = span.end
             imported += 1
@@ -150,6 +149,20 @@ class Admission:
         self.cache.counters.restored_bytes += imported_bytes
         self.meter.restored(imported_bytes, imported, self.clock() - started)
         return refused
+
+    def _import_span(self, live: LiveSequence, span: RestoreSpan) -> bool:
+        """Import one span; False when it was refused. Bad rows are forgotten, bad cells emptied."""
+        assert self.cache is not None
+        had_room = self.pool.free_cells >= span.rows.end - span.rows.start
+        try:
+            if self.runtime.import_rows(live.id, span.rows.memory, span.start, span.end):
+                return True
+        except BackendFailure:
+            # What the sequence holds now is unknown: it starts again, and so costs time, not an answer.
+            self.pool.empty(live)
+        if had_room:
+            self.cache.reject(span.segment)
+        return False
 
     def _miss(self, stream: Stream, match: Match, seen: int, restored: int, *, failed: bool) -> MissReason | None:
         """Why less was restored than had been seen; None when all of it was."""
@@ -172,5 +185,7 @@ _ABSENCE_REASONS = {
 
 
 def _plan_kind(plan: Plan, live: LiveSequence) -> PlanKind:
-    """The kind that was carried out: a chain refused at its first segment leaves a cold start."""
-    return PlanKind.COLD if live.length == 0 else _PLAN_KINDS[plan.source]
+    """The kind that was carried out: a chain refused at its first segment leaves less than was planned."""
+    if live.length == 0:
+        return PlanKind.COLD
+    return PlanKind.RESTORE if live.length > plan.resident_tokens else _PLAN_KINDS[plan.source]

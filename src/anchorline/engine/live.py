@@ -127,7 +127,14 @@ class SequencePool:
         """Drop the cells of ``live`` behind ``length``."""
         assert length <= live.length
         if length < live.length:
-            self._runtime.remove(live.id, length)
+            self._remove_from(live, length)
+
+    def empty(self, live: LiveSequence) -> None:
+        """Drop every cell of ``live``, known of or not."""
+        self._remove_from(live, 0)
+
+    def _remove_from(self, live: LiveSequence, length: int) -> None:
+        self._runtime.remove(live.id, length)
         live.length = length
         live.shared = min(live.shared, length)
         for other in self._live.values():
