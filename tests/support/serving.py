@@ -1,0 +1,38 @@
+"""A whole server on loopback, joined as the command line joins it, over a model of the test session."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from anchorline.cli.serve import Settings, sequences_for, state_of
+from anchorline.config import ContextConfig, EngineConfig, ModelConfig, ServerConfig
+from anchorline.engine.engine import Engine
+from anchorline.llama.model import Model
+from anchorline.llama.runtime import LlamaRuntime
+from anchorline.prompt.select import select_template, template_tokens
+from anchorline.server.app import build_app
+from tests.server.support import listening
+
+
+@contextmanager
+def serving(
+    model: Model, engine_config: EngineConfig, *, context_tokens: int = 8192, server: ServerConfig | None = None
+) -> Iterator[str]:
+    """The URL of a live server on ``model``; it computes on one thread and ends with the block."""
+    settings = Settings(
+        model=ModelConfig(model=model.info.name),
+        context=ContextConfig(context_tokens=context_tokens, threads=1, threads_batch=1),
+        engine=engine_config,
+        server=server or ServerConfig(port=0),
+    )
+    selected = select_template(settings.server.chat_template, model.info, tokens=template_tokens(model.tokenizer))
+    runtime = LlamaRuntime(model, settings.context, sequences=sequences_for(engine_config), owns_model=False)
+    engine = Engine(runtime, engine_config, clock=time.monotonic)
+    engine.start()
+    try:
+        with listening(build_app(state_of(settings, model, selected, engine)), settings.server) as url:
+            yield url
+    finally:
+        engine.close()
