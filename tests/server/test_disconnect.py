@@ -51,7 +51,7 @@ async def test_leaving_in_mid_stream_cancels(here: Site) -> None:
 
 
 @pytest.mark.anyio
-async def test_a_broken_connection_while_writing_cancels(here: Site) -> None:
+async def test_a_broken_connection_while_writing_cancels(here: Site, caplog: pytest.LogCaptureFixture) -> None:
     here.engine.script.paused = True
     breaking = call(stream=True)
     sent = breaking._send
@@ -66,6 +66,7 @@ async def test_a_broken_connection_while_writing_cancels(here: Site) -> None:
         here.engine.allow(1)
         await asyncio.to_thread(here.engine.wait_for_submission)
         await asyncio.to_thread(here.engine.wait_for_cancel, here.engine.submitted[0].id)
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
 
 
 @pytest.mark.anyio

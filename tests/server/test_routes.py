@@ -132,7 +132,9 @@ async def test_bad_bodies_name_the_field(here: Site, path: str, body: object, fi
     assert response.json()["error"]["param"] == field
 
 
-@pytest.mark.parametrize("path", ["/nowhere", "/v1", "/version", "/api/v1/models", "/v1/models/", "//evil.example"])
+@pytest.mark.parametrize(
+    "path", ["/nowhere", "/v1", "/version", "/api/v1/models", "/v1/models/", "/health/", "//evil.example"]
+)
 async def test_unknown_paths_are_404(here: Site, path: str) -> None:
     async with here.client() as client:
         response = await client.get("http://127.0.0.1" + path)
@@ -195,6 +197,14 @@ async def test_reading_stops_at_the_limit() -> None:
             pass
         assert endless.status == 413
         assert endless.parts_read == 2
+
+
+async def test_a_body_declared_too_large_is_not_read() -> None:
+    with site(config=ServerConfig(port=0, limits=Limits(body_bytes=100))) as here:
+        large = AsgiCall("POST", "/v1/chat/completions", b"x" * 101, content_length="101")
+        async with large.running(here.app):
+            pass
+        assert (large.status, large.parts_read) == (413, 0)
 
 
 async def test_a_bug_is_a_500_with_a_logged_traceback(here: Site, caplog: pytest.LogCaptureFixture) -> None:

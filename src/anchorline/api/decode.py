@@ -34,7 +34,7 @@ def decode_body(raw: bytes, kind: type[T]) -> T:
         raise _wrong_type(str(error)) from error
     except RecursionError as error:
         raise RequestError("the body is nested too deeply", code="invalid_json") from error
-    except ValueError as error:  # msgspec.DecodeError, or an integer with too many digits
+    except msgspec.DecodeError as error:
         raise RequestError(_malformed(raw, str(error)), code="invalid_json") from error
 
 

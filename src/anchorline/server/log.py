@@ -50,7 +50,8 @@ def error_line(error: ApiError, *, method: str, path: str, request_id: str | Non
 
 
 def cancelled_line(request_id: str) -> str:
-    return _line({"id": request_id, "status": "cancelled", "reason": "the client went away"})
+    """A call whose client went away, or that the end of the server cut short."""
+    return _line({"id": request_id, "status": "cancelled"})
 
 
 def _tier(report: CallReport) -> str:
