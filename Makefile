@@ -21,14 +21,18 @@ help: ## List the targets.
 	@echo "  LLAMA_WHEEL_INDEX=URL   take a prebuilt llama-cpp-python wheel from this index instead of compiling"
 	@echo "  SKIP_LLAMA=1            use the llama-cpp-python that is already installed in .venv"
 
+# Runs on any Python, so that a too old one is told apart from a broken one.
+CHECK_PYTHON = $(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Python 3.11 or newer is needed and \
+$(PYTHON) is %d.%d; name another with: make setup PYTHON=python3.12" % sys.version_info[:2])'
+
+SET_UP = $(CHECK_PYTHON) && $(PYTHON) scripts/setup_venv.py && touch $(STAMP)
+
 # The script looks at what is there already, so running it again is quick and changes nothing.
 setup: ## Create .venv and install everything (compiles llama.cpp once, about 4 minutes on 2 cores).
-	@$(PYTHON) scripts/setup_venv.py
-	@touch $(STAMP)
+	@$(SET_UP)
 
 $(STAMP): pyproject.toml scripts/setup_venv.py
-	@$(PYTHON) scripts/setup_venv.py
-	@touch $(STAMP)
+	@$(SET_UP)
 
 serve: $(STAMP) ## Serve MODEL on http://127.0.0.1:8080.
 	@exec $(BIN)/anchorline serve "$(MODEL)" $(ARGS)

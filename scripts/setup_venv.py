@@ -1,6 +1,7 @@
 """Create .venv and install Anchorline with everything it needs; run by ``make setup``.
 
-Uses the standard library only. Doing it again is quick: what is installed already stays.
+Uses the standard library only; make has seen to it that this is Python 3.11 or newer.
+Doing it again is quick: what is installed already stays.
 
 Environment:
     CMAKE_ARGS         CMake options for llama.cpp. Given by the user, they replace the default below and llama.cpp is
@@ -55,12 +56,6 @@ def main() -> int:
 
 def make_venv() -> None:
     """Create .venv unless it is there; raise SetupError when it cannot serve."""
-    # This line must run on interpreters older than the ones we support: it is what refuses them.
-    if sys.version_info < (3, 11):  # noqa: UP036
-        raise SetupError(
-            f"Python 3.11 or newer is needed and {sys.executable} is {sys.version.split()[0]}; "
-            f"name another with: make setup PYTHON=python3.12"
-        )
     if PYTHON.exists():
         found = query("import sys; print(sys.version_info >= (3, 11))")
         if found != "True":
