@@ -68,7 +68,7 @@ def exact_pair(tiny_smollm2_model: Model) -> Iterator[tuple[str, str]]:
     on = EngineConfig(exact=True, cache_ram_bytes=128 << 20)
     off = EngineConfig(exact=True, cache=False)
     with serving(tiny_smollm2_model, on) as warm, serving(tiny_smollm2_model, off) as cold:
-        yield warm, cold
+        yield warm.url, cold.url
 
 
 def with_one_more_field() -> list[dict[str, Any]]:
@@ -101,7 +101,8 @@ def test_variants_of_a_prompt_never_restore_the_wrong_rows(exact_pair: tuple[str
 
 def test_a_second_session_prefills_only_its_own_messages(tiny_smollm2_model: Model) -> None:
     first, second = body("Where is Moby Dick?"), body("Who wrote Emma, and is it lent?")
-    with serving(tiny_smollm2_model, EngineConfig(cache_ram_bytes=128 << 20)) as url:
+    with serving(tiny_smollm2_model, EngineConfig(cache_ram_bytes=128 << 20)) as live:
+        url = live.url
         ask(url, first)
         timings = ask(url, second)["timings"]
         shared = agreement(ids_of(url, first), ids_of(url, second))
@@ -114,10 +115,11 @@ def test_the_pinned_head_outlives_side_calls_and_one_shots(tiny_smollm2_model: M
     """Twenty title-style calls with system prompts of their own and forty one-shots, over 2.5 conversations' room."""
     conversation = body("Where is Moby Dick? " * 30, "And Emma? " * 30)
     bytes_per_token = 23_052 * 2 // 30
-    with serving(tiny_smollm2_model, EngineConfig(cache_ram_bytes=1 << 30)) as url:
-        tokens = len(ids_of(url, conversation))
+    with serving(tiny_smollm2_model, EngineConfig(cache_ram_bytes=1 << 30)) as live:
+        tokens = len(ids_of(live.url, conversation))
     budget = max(int(2.5 * tokens * bytes_per_token), 1 << 20)
-    with serving(tiny_smollm2_model, EngineConfig(cache_ram_bytes=budget, resident_idle=1)) as url:
+    with serving(tiny_smollm2_model, EngineConfig(cache_ram_bytes=budget, resident_idle=1)) as live:
+        url = live.url
         ask(url, conversation)
         for n in range(20):
             title = body(
@@ -126,9 +128,7 @@ def test_the_pinned_head_outlives_side_calls_and_one_shots(tiny_smollm2_model: M
             ask(url, title)
         for n in range(40):
             ask(url, body(f"{n} " + "Something that nobody asks again. " * 60, system=f"One-shot {n}.", tools=[]))
-        metrics = httpx.get(f"{url}/metrics").text
+        assert live.engine.stats().evictions > 0
         other_session = body("Is Ulysses here?")
         head = agreement(ids_of(url, conversation), ids_of(url, other_session))
         assert ask(url, other_session)["timings"]["host_n"] >= head - 8
-    evictions = next(line for line in metrics.splitlines() if line.startswith("anchorline_evictions_total"))
-    assert float(evictions.split()[1]) > 0

@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from datetime import datetime
 from typing import Any
 
 import httpx
@@ -16,17 +15,10 @@ import openai
 import pytest
 from openai import OpenAI
 
-from anchorline.api.models import Served
 from anchorline.config import EngineConfig, Limits, ServerConfig
 from anchorline.engine.engine import Engine
 from anchorline.llama.model import Model
-from anchorline.metrics.metrics import Metrics
-from anchorline.prompt.builder import PromptBuilder
-from anchorline.prompt.select import select_template, template_tokens
-from anchorline.server.app import build_app
-from anchorline.server.state import ServerState
-from tests.server.support import listening
-from tests.support.runtimes import make_runtime
+from tests.support.serving import LiveServer, serving
 
 CONTEXT_TOKENS = 2048
 ENGINE = EngineConfig(parallel=2, queue=1, resident_idle=1, cache_ram_bytes=64 << 20)
@@ -34,39 +26,20 @@ MESSAGES: Any = [{"role": "system", "content": "You help."}, {"role": "user", "c
 
 
 @pytest.fixture(scope="module")
-def engine(test_llama_model: Model) -> Iterator[Engine]:
-    runtime = make_runtime(test_llama_model, sequences=3, context_tokens=CONTEXT_TOKENS)
-    made = Engine(runtime, ENGINE, clock=time.monotonic)
-    made.start()
-    yield made
-    made.close()
+def live(test_llama_model: Model) -> Iterator[LiveServer]:
+    server = ServerConfig(port=0, limits=Limits(choices=2))
+    with serving(test_llama_model, ENGINE, context_tokens=CONTEXT_TOKENS, server=server) as live:
+        yield live
 
 
 @pytest.fixture(scope="module")
-def url(test_llama_model: Model, engine: Engine) -> Iterator[str]:
-    tokenizer, info = test_llama_model.tokenizer, test_llama_model.info
-    selected = select_template(None, info, tokens=template_tokens(tokenizer))
-    metrics = Metrics()
-    metrics.watch_engine(engine.stats)
-    state = ServerState(
-        config=ServerConfig(port=0, limits=Limits(choices=2)),
-        engine=engine,
-        prompts=PromptBuilder(tokenizer, selected, clock=datetime.now),
-        tokenizer=tokenizer,
-        served=Served(
-            name=info.name,
-            info=info,
-            context_tokens=engine.context_tokens,
-            parallel=engine.parallel,
-            chat_template=selected.template.source,
-            bos_text="",
-            eos_text="<|im_end|>",
-            created=0,
-        ),
-        metrics=metrics,
-    )
-    with listening(build_app(state), state.config) as address:
-        yield address
+def url(live: LiveServer) -> str:
+    return live.url
+
+
+@pytest.fixture(scope="module")
+def engine(live: LiveServer) -> Engine:
+    return live.engine
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from anchorline.cli.serve import Settings, sequences_for, state_of
 from anchorline.config import ContextConfig, EngineConfig, ModelConfig, ServerConfig
@@ -16,11 +17,17 @@ from anchorline.server.app import build_app
 from tests.server.support import listening
 
 
+@dataclass(frozen=True, slots=True)
+class LiveServer:
+    url: str
+    engine: Engine
+
+
 @contextmanager
 def serving(
     model: Model, engine_config: EngineConfig, *, context_tokens: int = 8192, server: ServerConfig | None = None
-) -> Iterator[str]:
-    """The URL of a live server on ``model``; it computes on one thread and ends with the block."""
+) -> Iterator[LiveServer]:
+    """A live server on ``model``; it computes on one thread and ends with the block."""
     settings = Settings(
         model=ModelConfig(model=model.info.name),
         context=ContextConfig(context_tokens=context_tokens, threads=1, threads_batch=1),
@@ -33,6 +40,6 @@ def serving(
     engine.start()
     try:
         with listening(build_app(state_of(settings, model, selected, engine)), settings.server) as url:
-            yield url
+            yield LiveServer(url, engine)
     finally:
         engine.close()
