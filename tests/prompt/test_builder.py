@@ -10,7 +10,8 @@ import pytest
 from anchorline.errors import RequestError
 from anchorline.llama.model import Model
 from anchorline.prompt.builder import PromptBuilder
-from anchorline.prompt.fingerprint import tool_fingerprint
+from anchorline.prompt.fingerprint import tool_fingerprint, tool_json
+from anchorline.prompt.guard import GUARDS
 from tests.prompt.support import CHATML_CONTROL, TOOLS, assistant, real_builder, result, system, toy_builder, user
 from tests.prompt.vocabulary import ToyTokenizer, control_ids
 
@@ -87,6 +88,48 @@ def test_a_system_text_pins_the_head_from_256_tokens_on() -> None:
     assert (short.prompt.pin_head, long.prompt.pin_head) == (False, True)
     assert long.prompt.tool_fingerprint is None
     assert not builder.chat([user("z" * 5000)]).prompt.pin_head
+
+
+CONTENT = "{% for m in messages %}{{ m.content }}{% endfor %}"
+
+
+SHOWS_CALLS = "{% for c in m.tool_calls or [] %}{{ c.function.name + c.function.arguments%s }}{% endfor %}"
+EACH = "{% for m in messages %}"
+PARTS = EACH + "{% for p in m.content %}[{{ p.text }}]{% endfor %}{% endfor %}"
+TEXT_ARGUMENTS = EACH + "{{ m.content }}" + SHOWS_CALLS.replace("%s", "") + "{% endfor %}"
+NULL_CONTENT = EACH + "{{ m.tool_calls | string if m.content is none else m.content }}{% endfor %}"
+ONE_CALL = (
+    EACH + "{% if m.tool_calls and m.tool_calls | length > 1 %}{{ raise_exception('one') }}{% endif %}"
+    "{{ m.content }}" + SHOWS_CALLS.replace("%s", " | tojson") + "{% endfor %}"
+)
+
+
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [
+        (PARTS, "[sys][q][][r1][r2]"),
+        (TEXT_ARGUMENTS, 'sysqf{"a":1}g{}r1r2'),
+        (NULL_CONTENT, "sysq[{'id': 'call0'"),
+        (ONE_CALL, 'sysqf{"a": 1}r1g{}r2'),
+    ],
+)
+def test_messages_take_the_form_that_the_template_wants(source: str, text: str) -> None:
+    call = assistant("", ("f", '{"a":1}'), ("g", "{}"))
+    built = toy_builder(source).chat([system("sys"), user("q"), call, result("r1"), result("r2", 1)])
+    assert built.text.startswith(text)
+
+
+def test_the_json_of_tools_is_written_once() -> None:
+    builder = toy_builder()
+    builder.chat([user("x")], tools=TOOLS)
+    _, json_texts = builder._tools.guard.value(
+        b"tools" + tool_json(TOOLS), GUARDS[0], lambda: pytest.fail("built anew")
+    )
+    assert [texts for part, texts in json_texts.values() if part in TOOLS and texts != {}]
+
+
+def test_the_clock_is_what_templates_show() -> None:
+    assert toy_builder("{{ strftime_now('%Y-%m-%d') }}" + CONTENT).render([user("x")]) == "2024-05-17x"
 
 
 def test_no_tools_is_the_same_as_empty_tools() -> None:

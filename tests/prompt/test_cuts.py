@@ -180,7 +180,9 @@ def test_a_head_that_shows_the_time_is_found_again_when_it_changes() -> None:
     old = builder.chat([system("s"), user("q")], tools=TOOLS)
     now[0] = NOON + timedelta(days=31)
     new = builder.chat([system("s"), user("q")], tools=TOOLS)
-    assert (new.prompt.head_position or 0) > (old.prompt.head_position or 0) - 10 > 0
+    fresh, _ = counting_builder(source, clock=lambda: now[0])
+    assert new.prompt.cuts == fresh.chat([system("s"), user("q")], tools=TOOLS).prompt.cuts
+    assert (old.text[:16], new.text[:17]) == ("<|im_start|>17 M", "<|im_start|>17 Ju")
     template.renders = 0
     builder.chat([system("s"), user("other")], tools=TOOLS)
     assert template.renders == 2  # the new head is remembered
@@ -195,6 +197,16 @@ def test_the_clock_is_read_once_for_all_renders_of_a_request() -> None:
     source = "{{ strftime_now('%S') }}" + FORGETS_REASONING
     built = toy_builder(source, clock=clock).chat([system("s"), user("q"), assistant("a"), user("r")])
     assert [cut.kind for cut in built.prompt.cuts] == [CutKind.HEAD, *[CutKind.MESSAGE] * 2, CutKind.GENERATION]
+
+
+def test_of_several_cuts_in_one_place_the_first_kind_and_the_newest_message_stay() -> None:
+    bare = toy_builder("{% for m in messages %}{{ m.content }}{% endfor %}")
+    prompt = bare.chat([system("s"), user(""), user("x"), assistant(""), user("y"), user("")]).prompt
+    assert [(cut.position, cut.kind, cut.message) for cut in prompt.cuts] == [
+        (1, CutKind.HEAD, 0),
+        (2, CutKind.MESSAGE, 3),
+        (3, CutKind.GENERATION, 5),
+    ]
 
 
 def test_cuts_are_ascending_distinct_and_inside() -> None:

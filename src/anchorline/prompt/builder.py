@@ -220,12 +220,11 @@ class PromptBuilder:
 
     def _prompt(self, tokens: TokenArray, tokenized: TokenizedText, points: CutPoints, request: _Request) -> Prompt:
         offset = int(tokens.size - tokenized.tokens.size)
-        has_system = system_count(request.guarded.messages) > 0
         return Prompt(
             tokens=tokens,
             cuts=tuple(Cut(cut.position + offset, cut.kind, cut.message) for cut in points.cuts),
             tool_fingerprint=fingerprint_of_json(request.tools_json) if request.tools_json else None,
-            pin_head=bool(request.tools_json) or (has_system and points.head_tokens >= PINNED_SYSTEM_TOKENS),
+            pin_head=bool(request.tools_json) or points.head_tokens >= PINNED_SYSTEM_TOKENS,
             message_starts=tuple(start + offset if start else 0 for start in points.message_starts),
         )
 
