@@ -20,10 +20,16 @@ def test_pieces_end_at_the_head_and_before_the_reply_and_at_spaced_messages() ->
         (300 + PIECE_TOKENS_MIN, CutKind.MESSAGE),
         (990, CutKind.GENERATION),
     )
-    assert piece_ends(prompt, 0, 1010) == [300, 300 + PIECE_TOKENS_MIN, 990, 1010]
-    assert piece_ends(prompt, 400, 1010) == [990, 1010]
-    assert piece_ends(prompt, 0, 320) == [300, 320]
-    assert piece_ends(prompt, 1010, 1010) == []
+    assert piece_ends(prompt, 0, 1010, longest=9999) == [300, 300 + PIECE_TOKENS_MIN, 990, 1010]
+    assert piece_ends(prompt, 400, 1010, longest=9999) == [990, 1010]
+    assert piece_ends(prompt, 0, 320, longest=9999) == [300, 320]
+    assert piece_ends(prompt, 1010, 1010, longest=9999) == []
+
+
+def test_long_pieces_are_subdivided() -> None:
+    prompt = prompt_of(1000, (450, CutKind.HEAD), (990, CutKind.GENERATION))
+    assert piece_ends(prompt, 100, 1000, longest=400) == [450, 850, 990, 1000]
+    assert piece_ends(prompt, 0, 450, longest=400) == [400, 450]
 
 
 @given(st.integers(1, 300), st.sets(st.integers(1, 300), max_size=8), st.integers(1, 50))

@@ -16,7 +16,9 @@ def export(start: int, end: int, allocate: Allocate) -> memoryview | None:
 
 
 def make_cache(budget_tokens: int) -> PrefixCache:
-    return PrefixCache(budget_bytes=budget_tokens * BYTES_PER_TOKEN, exact=False, batch_tokens=512)
+    return PrefixCache(
+        budget_bytes=budget_tokens * BYTES_PER_TOKEN, exact=False, batch_tokens=512, bytes_per_token=BYTES_PER_TOKEN
+    )
 
 
 def conversation(name: int, head: int, length: int, *, pin: bool = True) -> Prompt:

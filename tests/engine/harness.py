@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from itertools import count
 
-from anchorline.cache.prefix_cache import PrefixCache
 from anchorline.cache.prompt import Cut, CutKind, Prompt
 from anchorline.config import EngineConfig
+from anchorline.engine.engine import make_cache
 from anchorline.engine.loop import EngineLoop
 from anchorline.engine.request import CallReport, GenerationRequest
 from anchorline.engine.stream import Call, open_call
@@ -52,11 +52,14 @@ class Harness:
     ) -> None:
         self.runtime = runtime
         self.clock = Ticker()
-        self.config = EngineConfig(parallel=parallel, resident_idle=resident_idle, exact=exact)
-        self.cache = None
-        if cache_bytes is not None:
-            batch = runtime.limits.batch_tokens
-            self.cache = PrefixCache(budget_bytes=cache_bytes, exact=exact, batch_tokens=batch)
+        self.config = EngineConfig(
+            parallel=parallel,
+            resident_idle=resident_idle,
+            exact=exact,
+            cache=cache_bytes is not None,
+            cache_ram_bytes=cache_bytes or 0,
+        )
+        self.cache = make_cache(self.config, runtime.limits)
         self.loop = EngineLoop(runtime, self.config, self.cache, self.clock)
         self._ids = count()
 

@@ -10,26 +10,34 @@ PIECE_TOKENS_MIN = 256
 """Message ends closer than this to the last cut don't end a piece; chains stay short."""
 
 
-def piece_ends(prompt: Prompt, start: int, end: int) -> list[int]:
+def piece_ends(prompt: Prompt, start: int, end: int, *, longest: int) -> list[int]:
     """Positions in (start, end] at which the rows of [start, end) are cut into segments.
 
         start      head            message ends              generation      end
           |--------|-------- ≥ 256 --------|---- ≥ 256 ----|--- reply ---|
 
     The head and the generation cut always end a piece: the one is shared between conversations,
-    behind the other lies a reply that may come back re-rendered.
+    behind the other lies a reply that may come back re-rendered. No piece is longer than
+    ``longest`` tokens, since an export holds up the streams that run.
     """
     if start >= end:
         return []
-    ends: list[int] = []
-    last = start
+    marks = [start]
     for cut in prompt.cuts:
         if not start < cut.position < end:
             continue
-        if cut.kind is not CutKind.MESSAGE or cut.position - last >= PIECE_TOKENS_MIN:
-            ends.append(cut.position)
-            last = cut.position
-    return [*ends, end]
+        if cut.kind is not CutKind.MESSAGE or cut.position - marks[-1] >= PIECE_TOKENS_MIN:
+            marks.append(cut.position)
+    return _subdivide([*marks, end], longest)
+
+
+def _subdivide(marks: list[int], longest: int) -> list[int]:
+    """The marks but the first, with steps of ``longest`` put in where two lie further apart."""
+    ends: list[int] = []
+    for low, high in pairwise(marks):
+        ends.extend(range(low + longest, high, longest))
+        ends.append(high)
+    return ends
 
 
 def chunk_ends(prompt: Prompt, batch_tokens: int) -> list[int]:
@@ -40,8 +48,4 @@ def chunk_ends(prompt: Prompt, batch_tokens: int) -> list[int]:
     """
     total = len(prompt)
     marks = sorted({0, total, *(cut.position for cut in prompt.cuts if 0 < cut.position < total)})
-    ends: list[int] = []
-    for low, high in pairwise(marks):
-        ends.extend(range(low + batch_tokens, high, batch_tokens))
-        ends.append(high)
-    return ends
+    return _subdivide(marks, batch_tokens)

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from anchorline.cache.cuts import chunk_ends, piece_ends
+from anchorline.cache.cuts import PIECE_TOKENS_MIN, chunk_ends, piece_ends
 from anchorline.cache.eviction import Victims
 from anchorline.cache.host import Extent, HostArena
 from anchorline.cache.pins import HeadPins, PinName
@@ -21,6 +21,8 @@ Export = Callable[[int, int, Allocate], memoryview | None]
 
 PIN_SHARE = 0.5
 """Pins may hold this share of the budget."""
+PIECE_BYTES_MAX = 128 << 20
+"""About the largest export; at memory speed it takes a few hundredths of a second."""
 
 
 @dataclass(slots=True)
@@ -52,12 +54,14 @@ class PrefixCache:
     In exact mode segments are prefill chunks and are matched whole.
     """
 
-    def __init__(self, *, budget_bytes: int, exact: bool, batch_tokens: int) -> None:
+    def __init__(self, *, budget_bytes: int, exact: bool, batch_tokens: int, bytes_per_token: float) -> None:
+        """``bytes_per_token`` is an estimate that bounds pieces; what is kept is counted as it is."""
         self.arena = HostArena(budget_bytes)
         self.tree = SegmentTree(splitting=not exact)
         self.pins = HeadPins(limit_bytes=int(self.arena.budget_bytes * PIN_SHARE))
         self.counters = CacheCounters()
         self._batch_tokens = batch_tokens
+        self._piece_tokens = max(PIECE_TOKENS_MIN, int(PIECE_BYTES_MAX / bytes_per_token))
 
     # -- reading ------------------------------------------------------------------------------
 
@@ -106,7 +110,7 @@ class PrefixCache:
         self.tree.advance()
         if self.tree.splitting:
             kept = self.tree.match(tokens).restorable
-            ends = piece_ends(prompt, kept, int(tokens.size))
+            ends = piece_ends(prompt, kept, int(tokens.size), longest=self._piece_tokens)
         else:
             ends = [end for end in chunk_ends(prompt, self._batch_tokens)[:-1] if end <= tokens.size]
         yield from self._save_pieces(tokens, ends, export)

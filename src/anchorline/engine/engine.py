@@ -14,7 +14,7 @@ from anchorline.engine.request import GenerationRequest, ReplyConsumer
 from anchorline.engine.stats import EngineStats
 from anchorline.engine.stream import Call, Clock, open_call
 from anchorline.errors import ConfigError, EngineFailure, ModelError, PromptTooLong, QueueFull, RequestError
-from anchorline.llama.interface import MemoryKind, Runtime
+from anchorline.llama.interface import MemoryKind, Runtime, RuntimeLimits
 
 log = logging.getLogger("anchorline.engine")
 
@@ -28,6 +28,18 @@ class _Cancel:
 
 class _Stop:
     """Ends the loop."""
+
+
+def make_cache(config: EngineConfig, limits: RuntimeLimits) -> PrefixCache | None:
+    """The cache that ``config`` asks for, or None when it is off."""
+    if not config.cache:
+        return None
+    return PrefixCache(
+        budget_bytes=config.cache_ram_bytes,
+        exact=config.exact,
+        batch_tokens=limits.batch_tokens,
+        bytes_per_token=limits.bytes_per_token,
+    )
 
 
 class Engine:
@@ -47,13 +59,7 @@ class Engine:
         self._runtime = runtime
         self._config = config
         self._clock = clock
-        self._cache = (
-            PrefixCache(
-                budget_bytes=config.cache_ram_bytes, exact=config.exact, batch_tokens=runtime.limits.batch_tokens
-            )
-            if config.cache
-            else None
-        )
+        self._cache = make_cache(config, runtime.limits)
         self._loop = EngineLoop(runtime, config, self._cache, clock)
         self._inbox: SimpleQueue[Call | _Cancel | _Stop] = SimpleQueue()
         self._lock = threading.Lock()
