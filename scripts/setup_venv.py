@@ -15,6 +15,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -40,6 +41,7 @@ class SetupError(Exception):
 
 def main() -> int:
     """Run every step that is still to be done; return the exit code."""
+    signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
     try:
         make_venv()
         install_llama()
@@ -87,9 +89,6 @@ def install_llama() -> None:
         note(f"taking {package} from {index}")
         pip("install", "--extra-index-url", index, "--only-binary", "llama-cpp-python", package)
         return
-    cached = not chosen and f"llama_cpp_python-{wanted}" in (output("cache", "list", "llama_cpp_python") or "")
-    if not cached:
-        need_compiler()
     arguments = ["install", "--verbose", package]
     if chosen:
         # The cache keys a wheel by its source alone, so a CPU build would come back for -DGGML_CUDA=on.
@@ -129,11 +128,13 @@ def build(arguments: list[str], *, cmake_args: str) -> None:
             stdout=log,
             stderr=subprocess.STDOUT,
             env=environment,
+            start_new_session=True,
         )
         try:
             watch(process, cmake_args=cmake_args)
         except BaseException:
-            process.terminate()
+            # The compilers are pip's grandchildren: they end with the group.
+            os.killpg(process.pid, signal.SIGTERM)
             process.wait()
             raise
     if process.returncode:
@@ -142,7 +143,11 @@ def build(arguments: list[str], *, cmake_args: str) -> None:
 
 
 def watch(process: subprocess.Popen[bytes], *, cmake_args: str) -> None:
-    """Wait for ``process``; once it compiles, say so and keep a note of the elapsed time."""
+    """Wait for ``process``; once it compiles, say so and keep a note of the elapsed time.
+
+    Whether it must compile is known only then: a wheel built earlier may be in pip's cache. Raises SetupError
+    when there is nothing to compile with.
+    """
     live = sys.stderr.isatty()
     started: float | None = None
     noted_seconds = 0.0
@@ -151,6 +156,7 @@ def watch(process: subprocess.Popen[bytes], *, cmake_args: str) -> None:
         if started is None:
             if BUILD_MARK not in LOG.read_text(errors="replace"):
                 continue
+            need_compiler()
             started = time.monotonic()
             cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
             note(f"compiling llama.cpp once, on {cores} cores, with CMAKE_ARGS={cmake_args!r}")
@@ -172,13 +178,6 @@ def pip(*arguments: str) -> None:
     command = [str(PYTHON), "-m", "pip", "--disable-pip-version-check", *arguments]
     if subprocess.run(command, check=False).returncode:
         raise SetupError(f"pip {' '.join(arguments)} failed (see above)")
-
-
-def output(*arguments: str) -> str | None:
-    """What pip prints, or None when it fails (its cache may be switched off)."""
-    command = [str(PYTHON), "-m", "pip", "--disable-pip-version-check", *arguments]
-    result = subprocess.run(command, check=False, capture_output=True, text=True)
-    return result.stdout if result.returncode == 0 else None
 
 
 def query(code: str) -> str | None:
