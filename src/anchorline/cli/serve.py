@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import socket
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -91,8 +90,6 @@ def run(settings: Settings) -> None:
     with ExitStack() as stack:
         # Bound before the model is loaded: a busy port must not cost a minute of loading.
         listener = stack.enter_context(open_socket(settings.server))
-        # Accepted connections inherit it; without it a reply on a kept connection waits 40 ms for an ACK.
-        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         model = load_model(settings.model)
         stack.callback(model.close)
         selected = select_template(settings.server.chat_template, model.info, tokens=template_tokens(model.tokenizer))
