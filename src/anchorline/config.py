@@ -8,9 +8,18 @@ machine. ``validate()`` raises ConfigError naming the flag.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, TypeAlias
 
 from anchorline.errors import ConfigError
+
+GPU_LAYERS_AUTO, GPU_LAYERS_ALL = -1, -2
+"""All layers: when a GPU is there, or as asked for; llama.cpp takes any negative number as all."""
+
+MetadataValue: TypeAlias = bool | int | float | str
+"""A value of a model file's metadata; its Python type decides the type it has there."""
+
+MAX_LAYERS = 512
+"""Most layers that llama.cpp gives a model."""
 
 KV_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1")
 
@@ -49,7 +58,7 @@ class ModelConfig:
     model: str = "smollm2"
     """A path to a GGUF file, ``smollm2``, or ``test:ARCH``."""
     gpu_layers: int = setting(
-        -1,
+        GPU_LAYERS_AUTO,
         "--gpu-layers",
         "Layers to keep in VRAM: a number, 'all', or 'auto' (all when a GPU is there).",
         aliases=("-ngl", "--n-gpu-layers"),
@@ -57,9 +66,9 @@ class ModelConfig:
     split_mode: str = setting(
         "layer",
         "--split-mode",
-        "How to split the model over several GPUs.",
+        "How to split the model over several GPUs: not, by layers, weights by rows, or weights and KV cache.",
         aliases=("-sm",),
-        choices=("none", "layer", "row"),
+        choices=("none", "layer", "row", "tensor"),
     )
     tensor_split: tuple[float, ...] = setting(
         (), "--tensor-split", "Share of the model for each GPU, comma-separated, e.g. 3,1.", aliases=("-ts",)
@@ -67,14 +76,62 @@ class ModelConfig:
     main_gpu: int = setting(
         0,
         "--main-gpu",
-        "The GPU for the whole model (split mode none) or for small tensors (row).",
+        "Index of the GPU that holds the whole model; needs --split-mode none.",
         aliases=("-mg",),
         minimum=0,
+    )
+    devices: tuple[str, ...] = setting(
+        (),
+        "--device",
+        "Devices to put layers on, comma-separated, in the order of --tensor-split; 'none' keeps to the CPU.",
+        aliases=("-dev",),
+    )
+    override_tensor: tuple[tuple[str, str], ...] = setting(
+        (),
+        "--override-tensor",
+        "Put the tensors whose name matches a regular expression into a buffer: PATTERN=BUFFER, comma-separated; "
+        "may be given more than once, the first match holds.",
+        aliases=("-ot",),
+    )
+    cpu_moe: bool = setting(
+        False, "--cpu-moe", "Keep the expert weights of all layers in host RAM.", aliases=("-cmoe",)
+    )
+    cpu_moe_layers: int = setting(
+        0,
+        "--n-cpu-moe",
+        "Keep the expert weights of the first N layers in host RAM.",
+        aliases=("-ncmoe",),
+        minimum=0,
+        maximum=MAX_LAYERS,
+    )
+    cpu_ffn_layers: int = setting(
+        0,
+        "--n-cpu-ffn",
+        "Keep the dense feed-forward weights of the first N layers in host RAM.",
+        aliases=("-ncffn",),
+        minimum=0,
+        maximum=MAX_LAYERS,
+    )
+    override_metadata: tuple[tuple[str, MetadataValue], ...] = setting(
+        (),
+        "--override-kv",
+        "Read the model file as if its metadata held KEY=TYPE:VALUE (int, float, bool, str), comma-separated; "
+        "may be given more than once.",
+    )
+    check_tensors: bool = setting(False, "--check-tensors", "Refuse a model whose weights hold invalid numbers.")
+    repack: bool = setting(
+        True, "--repack/--no-repack", "Rearrange weights in host RAM for the CPU's instructions.", aliases=(" /-nr",)
+    )
+    no_host: bool = setting(
+        False, "--no-host", "Don't hold weights in the GPU driver's host buffers, so that they can be repacked."
     )
     mmap: bool = setting(True, "--mmap/--no-mmap", "Map the model file instead of reading it.")
     mlock: bool = setting(False, "--mlock", "Keep the model in RAM.")
     lora: tuple[tuple[str, float], ...] = setting(
-        (), "--lora", "LoRA adapter as PATH or PATH:SCALE; may be given more than once."
+        (),
+        "--lora",
+        "LoRA adapters as PATH or PATH:SCALE, comma-separated; may be given more than once.",
+        aliases=("--lora-scaled",),
     )
     test_context: int = setting(
         32768, "--test-context", "Training context of a test:ARCH model, at most 131072.", minimum=256, maximum=131072
@@ -121,8 +178,16 @@ class ContextConfig:
     )
     type_k: str = setting("f16", "--cache-type-k", "Data type of K rows.", aliases=("-ctk",), choices=KV_TYPES)
     type_v: str = setting("f16", "--cache-type-v", "Data type of V rows.", aliases=("-ctv",), choices=KV_TYPES)
-    offload_kqv: bool = setting(True, "--kv-offload/--no-kv-offload", "Keep the live KV cache on the GPU.")
+    offload_kqv: bool = setting(
+        True, "--kv-offload/--no-kv-offload", "Keep the live KV cache on the GPU.", aliases=("-kvo/-nkvo",)
+    )
+    op_offload: bool = setting(
+        True, "--op-offload/--no-op-offload", "Let the GPU compute large batches over weights that lie in host RAM."
+    )
     rope_scaling: str = setting("model", "--rope-scaling", "RoPE scaling.", choices=("model", "none", "linear", "yarn"))
+    rope_scale: float = setting(
+        0.0, "--rope-scale", "RoPE: stretch the context by this factor; the same as --rope-freq-scale 1/N.", minimum=0.0
+    )
     rope_freq_base: float = setting(0.0, "--rope-freq-base", "RoPE base frequency; 0 takes the model's.", minimum=0.0)
     rope_freq_scale: float = setting(
         0.0, "--rope-freq-scale", "RoPE frequency scale; 0 takes the model's.", minimum=0.0

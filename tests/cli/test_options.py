@@ -25,7 +25,8 @@ def declared_flags() -> list[str]:
         for config in CONFIGS
         for field in dataclasses.fields(config)
         if "flag" in field.metadata
-        for flag in (*field.metadata["flag"].split("/"), *field.metadata["aliases"])
+        for flag in "/".join((field.metadata["flag"], *field.metadata["aliases"])).split("/")
+        if flag.strip()
     ]
 
 
@@ -82,7 +83,10 @@ def test_the_names_that_llama_server_has() -> None:
     values = parse(
         *("m.gguf", "-c", "131072", "-ngl", "99", "-sm", "row", "-ts", "3,1", "-mg", "1", "-fa", "on"),
         *("-ctk", "q8_0", "-ctv", "q4_0", "-b", "512", "-ub", "256", "-np", "2", "-a", "name", "--no-mmap", "--mlock"),
-        *("--lora", "a.gguf", "--lora", "b.gguf:0.5", "--rope-scaling", "yarn", "--no-kv-offload"),
+        *("--lora", "a.gguf", "--lora", "b.gguf:0.5", "--rope-scaling", "yarn", "-nkvo"),
+        *("-dev", "CUDA0,CUDA1", "-ot", r"\.1\.=CUDA0,a=CPU", "-ot", "b=CPU", "-cmoe", "-ncmoe", "3", "-ncffn", "2"),
+        *("--lora-scaled", "c.gguf:2,d.gguf:3", "--override-kv", "k=int:1", "--override-kv", "l=bool:true"),
+        *("-nr", "--no-host", "--check-tensors", "--no-op-offload", "--rope-scale", "4"),
     )
     assert build(ModelConfig, values) == ModelConfig(
         model="m.gguf",
@@ -92,7 +96,16 @@ def test_the_names_that_llama_server_has() -> None:
         main_gpu=1,
         mmap=False,
         mlock=True,
-        lora=(("a.gguf", 1.0), ("b.gguf", 0.5)),
+        devices=("CUDA0", "CUDA1"),
+        override_tensor=((r"\.1\.", "CUDA0"), ("a", "CPU"), ("b", "CPU")),
+        cpu_moe=True,
+        cpu_moe_layers=3,
+        cpu_ffn_layers=2,
+        lora=(("a.gguf", 1.0), ("b.gguf", 0.5), ("c.gguf", 2.0), ("d.gguf", 3.0)),
+        override_metadata=(("k", 1), ("l", True)),
+        repack=False,
+        no_host=True,
+        check_tensors=True,
     )
     assert build(ContextConfig, values) == ContextConfig(
         context_tokens=131072,
@@ -102,7 +115,9 @@ def test_the_names_that_llama_server_has() -> None:
         type_k="q8_0",
         type_v="q4_0",
         offload_kqv=False,
+        op_offload=False,
         rope_scaling="yarn",
+        rope_scale=4.0,
     )
 
 

@@ -11,8 +11,11 @@ from hypothesis import strategies as st
 
 from anchorline.cli.values import (
     AdapterType,
+    DeviceListType,
     GpuLayersType,
+    MetadataOverrideType,
     SizeType,
+    TensorOverrideType,
     TensorSplitType,
     format_size,
     parse_size,
@@ -59,7 +62,7 @@ def test_a_size_outside_its_limits_names_them() -> None:
             convert(kind, text)
 
 
-@pytest.mark.parametrize(("text", "layers"), [("all", -1), ("AUTO", -1), ("-1", -1), ("0", 0), ("99", 99)])
+@pytest.mark.parametrize(("text", "layers"), [("all", -2), ("AUTO", -1), ("-1", -1), ("0", 0), ("99", 99)])
 def test_gpu_layers(text: str, layers: int) -> None:
     assert convert(GpuLayersType(), text) == layers
 
@@ -72,6 +75,7 @@ def test_bad_gpu_layers(text: str) -> None:
 
 def test_tensor_split() -> None:
     assert convert(TensorSplitType(), "3,1") == (3.0, 1.0)
+    assert convert(TensorSplitType(), "1/2") == (1.0, 2.0)
     assert convert(TensorSplitType(), "1") == (1.0,)
     for text in ("3,,1", "a", "", "-1,2", "nan,1", "inf,1", "0,0"):
         with pytest.raises(click.BadParameter, match="share"):
@@ -79,19 +83,74 @@ def test_tensor_split() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "adapter"),
+    ("text", "adapters"),
     [
-        ("a.gguf", ("a.gguf", 1.0)),
-        ("a.gguf:0.5", ("a.gguf", 0.5)),
-        ("dir:x/a.gguf", ("dir:x/a.gguf", 1.0)),
-        ("dir:x/a.gguf:-2", ("dir:x/a.gguf", -2.0)),
+        ("a.gguf", (("a.gguf", 1.0),)),
+        ("a.gguf:0.5", (("a.gguf", 0.5),)),
+        ("dir:x/a.gguf", (("dir:x/a.gguf", 1.0),)),
+        ("dir:x/a.gguf:-2", (("dir:x/a.gguf", -2.0),)),
+        ("a.gguf:0.5,b.gguf", (("a.gguf", 0.5), ("b.gguf", 1.0))),
+        ('"a,b.gguf:2",c.gguf', (("a,b.gguf", 2.0), ("c.gguf", 1.0))),
     ],
 )
-def test_adapters(text: str, adapter: tuple[str, float]) -> None:
-    assert convert(AdapterType(), text) == adapter
+def test_adapters(text: str, adapters: tuple[tuple[str, float], ...]) -> None:
+    assert convert(AdapterType(), text) == adapters
 
 
-@pytest.mark.parametrize("text", [":1", "a:nan", "a:inf"])
-def test_bad_adapters(text: str) -> None:
-    with pytest.raises(click.BadParameter, match="PATH:SCALE"):
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (":1", "PATH:SCALE"),
+        ("a:nan", "PATH:SCALE"),
+        ("a:inf", "PATH:SCALE"),
+        ("", "empty parts"),
+        ("a,,b", "empty parts"),
+        ('"a', "comma-separated list"),
+        ("a\nb", "comma-separated list"),
+    ],
+)
+def test_bad_adapters(text: str, message: str) -> None:
+    with pytest.raises(click.BadParameter, match=message):
         convert(AdapterType(), text)
+
+
+def test_devices() -> None:
+    assert convert(DeviceListType(), "CUDA1, CUDA0") == ("CUDA1", "CUDA0")
+    assert convert(DeviceListType(), "none") == ("none",)
+    for text in ("", "CUDA0,", " ,a"):
+        with pytest.raises(click.BadParameter, match="like CUDA0,CUDA1"):
+            convert(DeviceListType(), text)
+
+
+def test_tensor_overrides() -> None:
+    text = r"blk\.1\.=CUDA1,exps=CPU=x"
+    assert convert(TensorOverrideType(), text) == ((r"blk\.1\.", "CUDA1"), ("exps", "CPU=x"))
+    for text in ("exps", "=CPU", "exps=", "", "a{1,2}=CPU"):
+        with pytest.raises(click.BadParameter, match="is not PATTERN=BUFFER"):
+            convert(TensorOverrideType(), text)
+
+
+def test_metadata_overrides() -> None:
+    text = 'a.b=int:-3,c=float:1.5,d=bool:true,e=bool:false,f=str:x:y=z,"g=str:1,2",h=str:'
+    assert convert(MetadataOverrideType(), text) == (
+        *(("a.b", -3), ("c", 1.5), ("d", True), ("e", False)),
+        *(("f", "x:y=z"), ("g", "1,2"), ("h", "")),
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a", "KEY=TYPE:VALUE"),
+        ("a=1", "KEY=TYPE:VALUE"),
+        ("=int:1", "KEY=TYPE:VALUE"),
+        ("a=u32:1", "with a type of int, float, bool, str"),
+        ("a=int:1.5", "'1.5' is no int value"),
+        ("a=float:x", "'x' is no float value"),
+        ("a=bool:True", "'True' is no bool value"),
+        ("", "empty parts"),
+    ],
+)
+def test_bad_metadata_overrides(text: str, message: str) -> None:
+    with pytest.raises(click.BadParameter, match=message):
+        convert(MetadataOverrideType(), text)

@@ -28,7 +28,7 @@ from anchorline.llama import testmodel
 from anchorline.llama.batch import LlamaBatch
 from anchorline.llama.library import api
 
-model = testmodel.build("llama", context_tokens=1024, seed=0)
+model = testmodel.build("llama", context_tokens=1024, seed=0).handle
 params = api.llama_context_default_params()
 params.n_ctx, params.n_seq_max, params.kv_unified, params.n_threads = 1024, 2, {unified}, 1
 context = api.llama_init_from_model(model, params)

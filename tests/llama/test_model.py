@@ -125,9 +125,9 @@ def test_a_truncated_real_model(smollm2_path: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"split_mode": "diagonal"}, "--split-mode must be one of none, layer, row"),
+        ({"split_mode": "diagonal"}, "--split-mode must be one of none, layer, row, tensor"),
         ({"main_gpu": -1}, "--main-gpu must be 0 or more"),
-        ({"tensor_split": (1.0,) * 300}, "--tensor-split names 300 devices"),
+        ({"tensor_split": (1.0,) * 300}, "--tensor-split has 300 shares"),
         ({"tensor_split": (-1.0,)}, "--tensor-split takes shares of 0 or more"),
         ({"tensor_split": (float("nan"),)}, "--tensor-split takes shares of 0 or more"),
     ],

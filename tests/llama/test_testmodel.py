@@ -19,6 +19,7 @@ def test_what_it_says_of_itself(test_llama_model: Model) -> None:
     info = test_llama_model.info
     assert (info.name, info.architecture, info.vocab_size) == ("test:llama", "llama", 512)
     assert info.train_context_tokens == 32768
+    assert info.description == "llama of 4 layers with random weights"
     assert "<|im_start|>" in (info.chat_template or "")
     assert test_llama_model.tokenizer.end_of_generation == {509, 511}
 
@@ -96,6 +97,9 @@ def test_a_saved_model_is_the_same_model(test_llama_model: Model, tmp_path: Path
     saved = load_model(ModelConfig(model=str(path)))
     assert saved.tokenizer.control_tokens == test_llama_model.tokenizer.control_tokens
     assert saved.info.train_context_tokens == 32768
+    # llama.cpp counts the tensors of a file; those in memory are counted as they are made.
+    assert saved.info.parameters == test_llama_model.info.parameters > 100_000
+    assert saved.info.size_bytes == test_llama_model.info.size_bytes > 400_000
     results = []
     for model in (test_llama_model, saved):
         runtime = make_runtime(model, context_tokens=512)

@@ -20,6 +20,7 @@ class Pieces:
     def __init__(self, pieces: Sequence[bytes]) -> None:
         self.pieces = list(pieces)
         self.control_tokens: Mapping[str, int] = {}
+        self.strips: Mapping[str, tuple[bool, bool]] = {}
         self.vocab_size = len(self.pieces)
         self.bos = None
         self.eos = None

@@ -16,7 +16,15 @@ FIRST_CONTROL = 1000
 class ToyTokenizer:
     """Bytes and a few merges, taken greedily, so that ids depend on where a text begins."""
 
-    def __init__(self, control: Sequence[str], *, bos: str | None = None, adds_bos: bool = False) -> None:
+    def __init__(
+        self,
+        control: Sequence[str],
+        *,
+        bos: str | None = None,
+        adds_bos: bool = False,
+        strips: Mapping[str, tuple[bool, bool]] | None = None,
+    ) -> None:
+        self.strips: Mapping[str, tuple[bool, bool]] = strips or {}
         self._control = {text: FIRST_CONTROL + index for index, text in enumerate(control)}
         self._pieces = {token: text.encode() for text, token in self._control.items()}
         self._pieces |= {FIRST_MERGE + index: text.encode() for index, text in enumerate(MERGES)}

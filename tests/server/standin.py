@@ -34,6 +34,7 @@ class ByteTokenizer:
     """One token per byte, and three control tokens."""
 
     control_tokens: Mapping[str, int] = CONTROL
+    strips: Mapping[str, tuple[bool, bool]] = {}
     vocab_size = 259
     eos = 257
 

@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import types
 from dataclasses import MISSING, Field, fields, is_dataclass
+from itertools import chain
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 import click
 
-from anchorline.cli.values import AdapterType, GpuLayersType, SizeType, TensorSplitType, format_size
+from anchorline.cli.values import (
+    AdapterType,
+    DeviceListType,
+    GpuLayersType,
+    MetadataOverrideType,
+    SizeType,
+    TensorOverrideType,
+    TensorSplitType,
+    format_size,
+)
 
 Config = TypeVar("Config")
 
@@ -18,8 +28,15 @@ MACHINE_DEFAULTS = {"cache_ram_bytes": "a quarter of the free RAM"}
 SPECIAL_TYPES: dict[str, click.ParamType[Any]] = {
     "gpu_layers": GpuLayersType(),
     "tensor_split": TensorSplitType(),
+    "devices": DeviceListType(),
+    "override_tensor": TensorOverrideType(),
+    "override_metadata": MetadataOverrideType(),
     "lora": AdapterType(),
 }
+ONE_LIST = frozenset({"tensor_split", "devices"})
+"""Settings that are one list; given twice, the last holds."""
+JOINED_LISTS = frozenset({"override_tensor", "override_metadata", "lora"})
+"""Settings that are lists which add up when given more than once."""
 SPELLED_DEFAULTS: dict[str, Any] = {"gpu_layers": "auto"}
 
 
@@ -59,7 +76,7 @@ def _option(declared: Field[Any], hint: Any, section: str) -> SettingOption:
     meta = declared.metadata
     default = declared.default if declared.default is not MISSING else None
     attributes: dict[str, Any] = {"help": meta["help"], "section": section, "show_default": True, "default": default}
-    many = get_origin(hint) is tuple and declared.name != "tensor_split"
+    many = get_origin(hint) is tuple and declared.name not in ONE_LIST
     if hint is bool:
         attributes["is_flag"] = True
         attributes["show_default"] = "/" in meta["flag"]
@@ -75,9 +92,11 @@ def _option(declared: Field[Any], hint: Any, section: str) -> SettingOption:
         attributes["show_default"] = format_size(int(default or 0))
     elif default is None or default == ():
         attributes["show_default"] = False
-    if declared.name == "tensor_split":
+    if declared.name in ONE_LIST:
         attributes["default"] = None
         attributes["callback"] = lambda ctx, param, value: value or ()
+    elif declared.name in JOINED_LISTS:
+        attributes["callback"] = lambda ctx, param, values: tuple(chain.from_iterable(values))
     if declared.name in SPELLED_DEFAULTS:
         attributes["default"] = SPELLED_DEFAULTS[declared.name]
     return SettingOption(declared.name, meta["flag"], *meta["aliases"], **attributes)

@@ -1,15 +1,18 @@
-"""How values are spelled on the command line: sizes, layers, splits, adapters."""
+"""How values are spelled on the command line: sizes, layers, devices, splits, overrides, adapters."""
 
 from __future__ import annotations
 
+import csv
 import re
+from collections.abc import Callable
+from typing import Any
 
 import click
 
+from anchorline.config import GPU_LAYERS_ALL, GPU_LAYERS_AUTO, MetadataValue
+
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
-
-ALL_LAYERS = -1
 
 
 def parse_size(text: str) -> int:
@@ -64,15 +67,17 @@ class GpuLayersType(click.ParamType[int]):
         if isinstance(value, int):
             return value
         text = str(value).strip().lower()
-        if text in ("all", "auto", "-1"):
-            return ALL_LAYERS
+        if text in ("auto", "-1"):
+            return GPU_LAYERS_AUTO
+        if text == "all":
+            return GPU_LAYERS_ALL
         if not text.isdecimal():
             self.fail(f"{value!r} is neither a number of layers nor 'all' or 'auto'.", param, ctx)
         return int(text)
 
 
 class TensorSplitType(click.ParamType[tuple[float, ...]]):
-    """Comma-separated shares, one for each GPU."""
+    """Shares separated by commas or slashes, one for each GPU."""
 
     name = "shares"
 
@@ -80,7 +85,7 @@ class TensorSplitType(click.ParamType[tuple[float, ...]]):
         if isinstance(value, tuple):
             return value
         try:
-            shares = tuple(float(part) for part in str(value).split(","))
+            shares = tuple(float(part) for part in re.split("[,/]", str(value)))
         except ValueError:
             self.fail(f"{value!r} is not a list of shares like 3,1.", param, ctx)
         # `not >= 0` also refuses NaN; an infinite share leaves nothing for the others.
@@ -89,21 +94,107 @@ class TensorSplitType(click.ParamType[tuple[float, ...]]):
         return shares
 
 
-class AdapterType(click.ParamType[tuple[str, float]]):
-    """``PATH`` or ``PATH:SCALE``; a colon that no number follows belongs to the path."""
+class DeviceListType(click.ParamType[tuple[str, ...]]):
+    """Comma-separated names of devices, or ``none``."""
 
-    name = "path[:scale]"
+    name = "dev1,dev2,..."
 
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, float]:
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
         if isinstance(value, tuple):
             return value
-        path, colon, scale = str(value).rpartition(":")
+        names = tuple(part.strip() for part in str(value).split(","))
+        if not all(names):
+            self.fail(f"{value!r} is not a list of devices like CUDA0,CUDA1.", param, ctx)
+        return names
+
+
+class TensorOverrideType(click.ParamType[tuple[tuple[str, str], ...]]):
+    """Comma-separated ``PATTERN=BUFFER``."""
+
+    name = "pattern=buffer,..."
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[tuple[str, str], ...]:
+        if isinstance(value, tuple):
+            return value
+        overrides = []
+        for part in str(value).split(","):
+            pattern, equals, buffer = part.partition("=")
+            if not (pattern and equals and buffer):
+                self.fail(f"{part!r} is not PATTERN=BUFFER; a comma ends an override.", param, ctx)
+            overrides.append((pattern, buffer))
+        return tuple(overrides)
+
+
+class MetadataOverrideType(click.ParamType[tuple[tuple[str, MetadataValue], ...]]):
+    """Comma-separated ``KEY=TYPE:VALUE``; one that holds a comma is put in double quotes."""
+
+    name = "key=type:value,..."
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[tuple[str, MetadataValue], ...]:
+        if isinstance(value, tuple):
+            return value
+        overrides = []
+        for part in _parts(str(value), self, param, ctx):
+            key, _equals, typed = part.partition("=")
+            kind, colon, text = typed.partition(":")
+            if not (key and colon and kind in _METADATA_TYPES):
+                self.fail(f"{part!r} is not KEY=TYPE:VALUE with a type of {_METADATA_NAMES}.", param, ctx)
+            try:
+                overrides.append((key, _METADATA_TYPES[kind](text)))
+            except (ValueError, KeyError):
+                self.fail(f"{part!r}: {text!r} is no {kind} value.", param, ctx)
+        return tuple(overrides)
+
+
+class AdapterType(click.ParamType[tuple[tuple[str, float], ...]]):
+    """Comma-separated ``PATH`` or ``PATH:SCALE``; a colon that no number follows belongs to the path.
+
+    One that holds a comma is put in double quotes.
+    """
+
+    name = "path[:scale],..."
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[tuple[str, float], ...]:
+        if isinstance(value, tuple):
+            return value
+        return tuple(self._adapter(part, param, ctx) for part in _parts(str(value), self, param, ctx))
+
+    def _adapter(self, text: str, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, float]:
+        path, colon, scale = text.rpartition(":")
         if not colon:
-            return str(value), 1.0
+            return text, 1.0
         try:
             number = float(scale)
         except ValueError:
-            return str(value), 1.0
+            return text, 1.0
         if not path or not -1e6 < number < 1e6:
-            self.fail(f"{value!r} is not PATH or PATH:SCALE with a scale between -1e6 and 1e6.", param, ctx)
+            self.fail(f"{text!r} is not PATH or PATH:SCALE with a scale between -1e6 and 1e6.", param, ctx)
         return path, number
+
+
+_METADATA_TYPES: dict[str, Callable[[str], MetadataValue]] = {
+    "int": int,
+    "float": float,
+    "bool": {"true": True, "false": False}.__getitem__,
+    "str": str,
+}
+_METADATA_NAMES = ", ".join(_METADATA_TYPES)
+
+
+def _parts(
+    text: str, kind: click.ParamType[Any], param: click.Parameter | None, ctx: click.Context | None
+) -> list[str]:
+    """The comma-separated parts of a value, none of them empty."""
+    try:
+        parts = [part for row in csv.reader([text], strict=True) for part in row]
+    except csv.Error as error:
+        kind.fail(f"{text!r} is not a comma-separated list: {error}.", param, ctx)
+    if not parts or not all(parts):
+        kind.fail(f"{text!r} is not a comma-separated list without empty parts.", param, ctx)
+    return parts

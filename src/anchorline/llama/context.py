@@ -132,12 +132,13 @@ def _context_params(model: Model, config: ContextConfig, *, sequences: int) -> A
     params.type_k = library.KV_TYPE_IDS[config.type_k]
     params.type_v = library.KV_TYPE_IDS[config.type_v]
     params.offload_kqv = config.offload_kqv
+    params.op_offload = config.op_offload
     # A partial seq_cp on a split cache aborts the process; exports are made of those.
     params.kv_unified = True
     params.swa_full = False
     params.rope_scaling_type = _ROPE_SCALING[config.rope_scaling]
     params.rope_freq_base = config.rope_freq_base
-    params.rope_freq_scale = config.rope_freq_scale
+    params.rope_freq_scale = 1 / config.rope_scale if config.rope_scale else config.rope_freq_scale
     params.yarn_orig_ctx = config.yarn_orig_ctx
     params.yarn_ext_factor = config.yarn_ext_factor
     params.yarn_attn_factor = config.yarn_attn_factor
@@ -161,6 +162,9 @@ def _check(model: Model, config: ContextConfig, *, sequences: int) -> None:
     _at_least("--threads-batch", config.threads_batch, 0)
     _at_least("--rope-freq-base", config.rope_freq_base, 0)
     _at_least("--rope-freq-scale", config.rope_freq_scale, 0)
+    _at_least("--rope-scale", config.rope_scale, 0)
+    if config.rope_scale and config.rope_freq_scale:
+        raise ConfigError("--rope-scale N is --rope-freq-scale 1/N; give one of them")
     _at_least("--yarn-orig-ctx", config.yarn_orig_ctx, 0)
     _one_of("--flash-attn", config.flash_attention, _FLASH_ATTENTION)
     _one_of("--rope-scaling", config.rope_scaling, _ROPE_SCALING)
@@ -170,6 +174,8 @@ def _check(model: Model, config: ContextConfig, *, sequences: int) -> None:
         raise ConfigError(
             f"--cache-type-v {config.type_v} is quantised and needs flash attention; drop --flash-attn off"
         )
+    if model.split_mode == "tensor" and config.flash_attention == "off":
+        raise ConfigError("--split-mode tensor needs flash attention; drop --flash-attn off")
     lengths = _head_lengths(model)
     for flag, name, length in zip(
         ("--cache-type-k", "--cache-type-v"), (config.type_k, config.type_v), lengths, strict=True
@@ -205,7 +211,7 @@ def _head_lengths(model: Model) -> tuple[int, int]:
 
 def _on_gpu(model: Model, config: ContextConfig) -> bool:
     """Whether the KV cache may lie outside host RAM, where only the backend knows what is free."""
-    return bool(config.offload_kqv and model.gpu_layers != 0 and api.llama_supports_gpu_offload())
+    return config.offload_kqv and model.on_gpu
 
 
 def _apply_adapters(context: Any, model: Model) -> None:

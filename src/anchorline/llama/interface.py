@@ -200,6 +200,11 @@ class Tokenizer(Protocol):
         ...
 
     @property
+    def strips(self) -> Mapping[str, tuple[bool, bool]]:
+        """Text of each token next to which white space is dropped → whether on its left, on its right."""
+        ...
+
+    @property
     def vocab_size(self) -> int: ...
 
     @property

@@ -102,6 +102,14 @@ ggml_nbytes = _declare("ggml_nbytes", ctypes.c_size_t, _Pointer)
 ggml_backend_tensor_set = _declare(
     "ggml_backend_tensor_set", None, _Pointer, _Pointer, ctypes.c_size_t, ctypes.c_size_t
 )
+ggml_backend_dev_count = _declare("ggml_backend_dev_count", ctypes.c_size_t)
+ggml_backend_dev_get = _declare("ggml_backend_dev_get", _Pointer, ctypes.c_size_t)
+ggml_backend_dev_name = _declare("ggml_backend_dev_name", ctypes.c_char_p, _Pointer)
+ggml_backend_dev_type = _declare("ggml_backend_dev_type", ctypes.c_int, _Pointer)
+ggml_backend_dev_backend_reg = _declare("ggml_backend_dev_backend_reg", _Pointer, _Pointer)
+ggml_backend_reg_name = _declare("ggml_backend_reg_name", ctypes.c_char_p, _Pointer)
+ggml_backend_dev_buffer_type = _declare("ggml_backend_dev_buffer_type", _Pointer, _Pointer)
+ggml_backend_buft_name = _declare("ggml_backend_buft_name", ctypes.c_char_p, _Pointer)
 
 
 class GgufInitParams(ctypes.Structure):

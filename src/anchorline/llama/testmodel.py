@@ -65,6 +65,9 @@ class TestArchitecture:
 ARCHITECTURES: Mapping[str, TestArchitecture] = {
     "llama": TestArchitecture(),
     "gemma3": TestArchitecture(extra={"attention.sliding_window": 64, "attention.sliding_window_pattern": 2}),
+    "qwen3moe": TestArchitecture(
+        extra={"expert_count": 4, "expert_used_count": 2, "expert_feed_forward_length": 64},
+    ),
     "qwen35": TestArchitecture(
         kv_heads=2,
         extra={
@@ -80,8 +83,19 @@ ARCHITECTURES: Mapping[str, TestArchitecture] = {
 }
 
 
-def build(architecture: str, *, context_tokens: int, seed: int) -> Any:
-    """Build the model and return its llama_model pointer, which the caller frees.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuiltModel:
+    """A model in memory. llama.cpp counts only what it reads from a file, so the sizes are ours."""
+
+    handle: Any
+    """The llama_model pointer, which the caller frees."""
+    description: str
+    parameters: int
+    size_bytes: int
+
+
+def build(architecture: str, *, context_tokens: int, seed: int, params: Any = None) -> BuiltModel:
+    """Build the model, under ``params`` if llama_model_params are given.
 
     Raises ConfigError for an unknown architecture or a context over MAX_CONTEXT, ModelError when
     llama.cpp refuses the model.
@@ -97,14 +111,21 @@ def build(architecture: str, *, context_tokens: int, seed: int) -> Any:
     try:
         _set_hyperparameters(metadata, architecture, shape, context_tokens)
         _set_vocabulary(metadata)
-        fill = _filler(seed)
+        sizes: dict[str, tuple[int, int]] = {}
+        fill = _filler(seed, sizes)
+        params = api.llama_model_default_params() if params is None else params
         with library.log.listen() as lines:
-            model = api.llama_model_init_from_user(metadata, fill, None, api.llama_model_default_params())
+            model = api.llama_model_init_from_user(metadata, fill, None, params)
     finally:
         library.gguf_free(metadata)
     if not model:
         raise ModelError(f"test:{architecture} could not be built: {library.reason(lines, otherwise='unknown reason')}")
-    return model
+    return BuiltModel(
+        handle=model,
+        description=f"{architecture} of {shape.layers} layers with random weights",
+        parameters=sum(values for values, _bytes in sizes.values()),
+        size_bytes=sum(nbytes for _values, nbytes in sizes.values()),
+    )
 
 
 def save(model: Any, path: Path) -> None:
@@ -164,12 +185,16 @@ def _set_array(metadata: Any, key: str, values: npt.NDArray[Any], kind: int) -> 
     library.gguf_set_arr_data(metadata, key.encode(), kind, values.ctypes.data, values.size)
 
 
-def _filler(seed: int) -> Any:
-    """The callback that fills one tensor; llama.cpp calls it for each while the model is built."""
+def _filler(seed: int, sizes: dict[str, tuple[int, int]]) -> Any:
+    """The callback that fills one tensor; llama.cpp calls it for each while the model is built.
+
+    It notes values and bytes of each tensor in ``sizes``.
+    """
 
     def fill(tensor: int, _user_data: int | None) -> None:
         name = library.ggml_get_name(tensor).decode()
         count = library.ggml_nelements(tensor)
+        sizes[name] = count, library.ggml_nbytes(tensor)
         values = _weights(name, count, seed)
         if library.ggml_nbytes(tensor) == 2 * count:
             values = values.astype(np.float16)

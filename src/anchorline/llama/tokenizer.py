@@ -14,6 +14,7 @@ from anchorline.llama.interface import TokenArray
 from anchorline.llama.library import api
 
 _SPECIAL = api.LLAMA_TOKEN_ATTR_CONTROL | api.LLAMA_TOKEN_ATTR_UNKNOWN
+_LEFT, _RIGHT = api.LLAMA_TOKEN_ATTR_LSTRIP, api.LLAMA_TOKEN_ATTR_RSTRIP
 _PIECE_BYTES = 256
 _INT_POINTER = ctypes.POINTER(ctypes.c_int32)
 
@@ -29,8 +30,16 @@ class LlamaTokenizer:
         self._vocab = vocab
         self._vocab_size: int = api.llama_vocab_n_tokens(vocab)
         everything = range(self._vocab_size)
-        self._special = frozenset(token for token in everything if api.llama_vocab_get_attr(vocab, token) & _SPECIAL)
+        attributes = [api.llama_vocab_get_attr(vocab, token) for token in everything]
+        self._special = frozenset(token for token in everything if attributes[token] & _SPECIAL)
         self._control_tokens = MappingProxyType({self._text(token): token for token in sorted(self._special)})
+        self._strips = MappingProxyType(
+            {
+                self._text(token): (bool(attributes[token] & _LEFT), bool(attributes[token] & _RIGHT))
+                for token in everything
+                if attributes[token] & (_LEFT | _RIGHT)
+            }
+        )
         self.end_of_generation = frozenset(token for token in everything if api.llama_vocab_is_eog(vocab, token))
         """Ids that end a reply."""
         self._pieces: list[bytes | None] = [None] * self._vocab_size
@@ -42,6 +51,10 @@ class LlamaTokenizer:
     @property
     def control_tokens(self) -> Mapping[str, int]:
         return self._control_tokens
+
+    @property
+    def strips(self) -> Mapping[str, tuple[bool, bool]]:
+        return self._strips
 
     @property
     def vocab_size(self) -> int:

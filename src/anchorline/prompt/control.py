@@ -7,6 +7,10 @@ from collections.abc import Iterable, Mapping
 
 from anchorline.llama.interface import Tokenizer
 
+_WHITE_SPACE = " \t\n\v\f\r"
+"""isspace() of the C locale, which is what llama.cpp strips."""
+_NEITHER = (False, False)
+
 
 class ControlTexts:
     """The texts of all control tokens of a vocabulary, ready to be looked for.
@@ -14,8 +18,9 @@ class ControlTexts:
     A text of a single character cannot be broken by a guard, so such tokens stay text.
     """
 
-    def __init__(self, ids: Mapping[str, int]) -> None:
+    def __init__(self, ids: Mapping[str, int], strips: Mapping[str, tuple[bool, bool]]) -> None:
         self.ids = {text: token for text, token in ids.items() if len(text) > 1}
+        self._strips = {text: sides for text, sides in strips.items() if text in self.ids}
         self.longest = max(map(len, self.ids), default=0)
         self.pattern = re.compile(_alternatives(self.ids) if self.ids else r"(?!)", re.DOTALL)
         """Matches at the leftmost control token, and of several that start there the longest."""
@@ -30,7 +35,17 @@ class ControlTexts:
             if token is not None:
                 ids.setdefault(special_text(tokenizer, token), token)
         ids.pop("", None)
-        return cls(ids)
+        return cls(ids, tokenizer.strips)
+
+    def strips_left(self, text: str) -> bool:
+        """Whether white space left of this control token is dropped."""
+        return self._strips.get(text, _NEITHER)[0]
+
+    def between(self, plain: str, *, before: str, after: str) -> str:
+        """What is left of the text between two control tokens, which may drop white space; "" for no token."""
+        if self._strips.get(before, _NEITHER)[1]:
+            plain = plain.lstrip(_WHITE_SPACE)
+        return plain.rstrip(_WHITE_SPACE) if self.strips_left(after) else plain
 
 
 def special_text(tokenizer: Tokenizer, token: int | None) -> str:

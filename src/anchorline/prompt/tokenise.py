@@ -4,9 +4,10 @@
     now       <|im_start|>user\\nHi<|im_end|>\\n<|im_start|>assistant\\nHello<|im_end|>\\n…
                                              ^ taken over up to here, ^ first difference
 
-The text between two control tokens is tokenised on its own, so ids up to a control token do not
-depend on what follows it. They are taken over up to the last control token that ends at least one
-longest control text before the first difference: nearer ones might be read differently.
+The text between two control tokens is tokenised on its own, without the white space that either of
+them drops, so ids up to a control token do not depend on what follows it. They are taken over up to
+the last control token that ends at least one longest control text before the first difference:
+nearer ones might be read differently.
 """
 
 from __future__ import annotations
@@ -94,14 +95,17 @@ class PromptTokenizer:
         """
         index = bisect_right(tokenized.ends, character) - 1
         start, first = (tokenized.ends[index], tokenized.counts[index]) if index >= 0 else (0, 0)
+        before = tokenized.text[tokenized.starts[index] : start] if index >= 0 else ""
         if index + 1 < len(tokenized.starts):
-            character = min(character, tokenized.starts[index + 1])
+            end = tokenized.starts[index + 1]
+            character = min(character, end)
             last = tokenized.counts[index + 1] - 1
-            if character == tokenized.starts[index + 1]:
+            # Where that token drops white space, the ids before it may differ from those of the beginning.
+            if character == end and not self.control.strips_left(tokenized.text[end : tokenized.ends[index + 1]]):
                 return last
         else:
             last = int(tokenized.tokens.size)
-        part = self._plain(tokenized.text[start:character], tokenized.guard)
+        part = self._plain(tokenized.text[start:character], tokenized.guard, before=before)
         return first + common_tokens(part, tokenized.tokens[first:last])
 
     def _closest(self, text: str, guard: str) -> tuple[TokenizedText | None, int]:
@@ -130,25 +134,27 @@ class PromptTokenizer:
         )
         end = ends[-1] if kept else 0
         count = counts[-1] if kept else 0
+        before = text[starts[-1] : end] if kept else ""
         parts = [base.tokens[:count]] if base is not None else []
         for match in self.control.pattern.finditer(text, end):
-            plain = self._plain(text[end : match.start()], guard)
-            end = match.end()
-            parts += plain, np.array([self.control.ids[match.group()]], dtype=np.int32)
+            plain = self._plain(text[end : match.start()], guard, before=before, after=match.group())
+            end, before = match.end(), match.group()
+            parts += plain, np.array([self.control.ids[before]], dtype=np.int32)
             count += plain.size + 1
             starts.append(match.start())
             ends.append(end)
             counts.append(count)
-        parts.append(self._plain(text[end:], guard))
+        parts.append(self._plain(text[end:], guard, before=before))
         tokens = np.concatenate(parts).astype(np.int32, copy=False)
         tokens.flags.writeable = False
         marks = tuple(mark for mark in base.marks if mark.character <= shared) if base is not None else ()
         return TokenizedText(text, guard, tokens, starts, ends, counts, marks)
 
-    def _plain(self, text: str, guard: str) -> TokenArray:
-        """Ids of a stretch without control tokens."""
+    def _plain(self, text: str, guard: str, *, before: str, after: str = "") -> TokenArray:
+        """Ids of a stretch without control tokens that lies between two of them; "" where there is none."""
         if guard:
             text = text.replace(guard, "")
+        text = self.control.between(text, before=before, after=after)
         if not text:
             return np.empty(0, dtype=np.int32)
         known = self._fragments.get(text)
