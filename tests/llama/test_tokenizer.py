@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import gguf
 import numpy as np
 import pytest
 from hypothesis import given
@@ -15,9 +14,9 @@ from hypothesis import strategies as st
 from anchorline.config import ModelConfig
 from anchorline.errors import EngineFailure
 from anchorline.llama.interface import Tokenizer
-from anchorline.llama.library import api
 from anchorline.llama.model import Model, load_model
 from anchorline.llama.tokenizer import LlamaTokenizer
+from tests.llama.vocabularies import spm_words, vocabulary
 
 TEXTS = [
     "",
@@ -131,31 +130,8 @@ def test_the_hashing_test_vocabulary_gives_no_control_ids(test_llama_model: Mode
 @pytest.fixture(scope="module")
 def spm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LlamaTokenizer]:
     """A SentencePiece vocabulary with byte fallback, a control and a user-defined token."""
-    types = gguf.TokenType
-    words: list[tuple[str, float, int]] = [
-        ("<unk>", 0.0, types.UNKNOWN),
-        ("<s>", 0.0, types.CONTROL),
-        ("</s>", 0.0, types.CONTROL),
-        *((f"<0x{byte:02X}>", 0.0, types.BYTE) for byte in range(256)),
-        ("[TOOL]", 0.0, types.USER_DEFINED),
-        *((piece, -float(rank), types.NORMAL) for rank, piece in enumerate(["▁", "a", "b", "ab", "▁ab", "▁a"])),
-    ]
-    path = tmp_path_factory.mktemp("spm") / "spm.gguf"
-    writer = gguf.GGUFWriter(path, "llama")
-    writer.add_tokenizer_model("llama")
-    writer.add_token_list([word for word, _score, _type in words])
-    writer.add_token_scores([score for _word, score, _type in words])
-    writer.add_token_types([int(kind) for _word, _score, kind in words])
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_ti_data_to_file()
-    writer.close()
-    params = api.llama_model_default_params()
-    params.vocab_only = True
-    handle = api.llama_model_load_from_file(str(path).encode(), params)
-    assert handle
-    yield LlamaTokenizer(api.llama_model_get_vocab(handle))
-    api.llama_model_free(handle)
+    with vocabulary(tmp_path_factory.mktemp("spm"), spm_words(), model="llama") as made:
+        yield LlamaTokenizer(made)
 
 
 def test_spm_text_gets_its_space_and_falls_back_to_bytes(spm: LlamaTokenizer) -> None:

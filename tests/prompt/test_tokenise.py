@@ -13,10 +13,12 @@ from tests.prompt.vocabulary import ToyTokenizer
 
 CONTROL = ("<|im_start|>", "<|im_end|>", "<|im_start|>x", "<s>", ">>Q<<", "ab>")
 GUARD = "¸"
+STRIPS = {"<s>": (False, True), "<|im_end|>": (True, False), "ab>": (True, True)}
 
 pieces = st.sampled_from(
-    [*CONTROL, "<", "|im_", "start|>", "the ", "abc", "ab", "c", "\n", "\n\n", "user\n", "x", "é", GUARD]
+    [*CONTROL, "<", "|im_", "start|>", "the ", "abc", "ab", "c", "\n", "\n\n", "user\n", "x", "é", " ", GUARD]
 )
+toys = st.sampled_from([{}, STRIPS]).map(lambda strips: ToyTokenizer(CONTROL, strips=strips))
 texts = st.lists(pieces, max_size=30).map("".join)
 
 
@@ -34,11 +36,11 @@ def edited_texts(draw: st.DrawFn) -> list[str]:
 
 
 @settings(max_examples=300, deadline=None)
-@given(history=edited_texts(), guards=st.lists(st.sampled_from(["", GUARD]), min_size=7, max_size=7))
-def test_ids_equal_those_from_scratch(history: list[str], guards: list[str]) -> None:
-    kept = PromptTokenizer(ToyTokenizer(CONTROL))
+@given(toy=toys, history=edited_texts(), guards=st.lists(st.sampled_from(["", GUARD]), min_size=7, max_size=7))
+def test_ids_equal_those_from_scratch(toy: ToyTokenizer, history: list[str], guards: list[str]) -> None:
+    kept = PromptTokenizer(toy)
     for text, guard in zip(history, guards, strict=False):
-        fresh = PromptTokenizer(ToyTokenizer(CONTROL)).tokenize(text, guard)
+        fresh = PromptTokenizer(toy).tokenize(text, guard)
         made = kept.tokenize(text, guard)
         assert made.tokens.tolist() == fresh.tokens.tolist()
         assert (made.starts, made.ends, made.counts) == (fresh.starts, fresh.ends, fresh.counts)
@@ -70,15 +72,29 @@ def test_the_closest_text_is_the_one_with_the_longest_common_beginning(known: li
 
 
 @settings(max_examples=150, deadline=None)
-@given(text=texts, guard=st.sampled_from(["", GUARD]))
-def test_a_position_is_where_the_ids_of_the_beginning_stop_agreeing(text: str, guard: str) -> None:
-    tokenizer = PromptTokenizer(ToyTokenizer(CONTROL))
+@given(toy=toys, text=texts, guard=st.sampled_from(["", GUARD]))
+def test_a_position_is_where_the_ids_of_the_beginning_stop_agreeing(toy: ToyTokenizer, text: str, guard: str) -> None:
+    tokenizer = PromptTokenizer(toy)
     whole = tokenizer.tokenize(text, guard)
     for character in range(len(text) + 1):
         inside = [s for s, e in zip(whole.starts, whole.ends, strict=True) if s < character < e]
         beginning = text[: inside[0] if inside else character]
-        part = PromptTokenizer(ToyTokenizer(CONTROL)).tokenize(beginning, guard)
+        part = PromptTokenizer(toy).tokenize(beginning, guard)
         assert tokenizer.position(whole, character) == common_tokens(part.tokens, whole.tokens)
+
+
+def test_white_space_next_to_a_token_that_strips_it_is_dropped() -> None:
+    toy = ToyTokenizer(CONTROL, strips=STRIPS)
+    tokenizer = PromptTokenizer(toy)
+    for text, guard, expected in (
+        ("<s> \n\t c \v<|im_end|> c", "", "<s>c<|im_end|> c"),
+        (" <s><|im_end|> c ab> \r\f", "", " <s><|im_end|> cab>"),
+        # The guard is no part of the text: what it keeps apart is stripped as if it were not there.
+        (f"<s>{GUARD} {GUARD}c", GUARD, "<s>c"),
+        # Other white space than that of ASCII stays.
+        ("<s>\u00a0c", "", "<s>\u00a0c"),
+    ):
+        assert toy.detokenize(tokenizer.tokenize(text, guard).tokens) == expected.encode()
 
 
 def test_a_position_inside_a_control_token_is_its_start() -> None:
