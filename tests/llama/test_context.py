@@ -85,6 +85,21 @@ def test_options_take_effect(test_llama_model: Model) -> None:
     assert plain == result()
     for options in ({"rope_freq_base": 5000.0}, {"rope_scaling": "linear", "rope_freq_scale": 0.5}, {"type_k": "q4_0"}):
         assert result(**options) != plain, options
+    assert result(rope_scale=4.0) == result(rope_freq_scale=0.25) != plain
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_op_offload_reaches_llama_cpp(test_llama_model: Model, asked: bool) -> None:
+    config = ContextConfig(context_tokens=256, op_offload=asked)
+    assert context._context_params(test_llama_model, config, sequences=1).op_offload is asked
+
+
+def test_splitting_tensors_needs_flash_attention(test_llama_model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Only a GPU can be loaded to like that.
+    monkeypatch.setattr(Model, "split_mode", "tensor")
+    with pytest.raises(ConfigError, match="--split-mode tensor needs flash attention; drop --flash-attn off"):
+        make_runtime(test_llama_model, flash_attention="off")
+    make_runtime(test_llama_model, flash_attention="auto").close()
 
 
 def test_a_head_that_a_row_type_cannot_pack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,8 +39,8 @@ CHIP, SAME_CHIP = (
 TWO = (FIRST, SECOND, CPU)
 
 
-def plan(devices: tuple[Device, ...] = TWO, **options: Any) -> Placement:
-    return plan_placement(ModelConfig(**options), devices)
+def plan(there: tuple[Device, ...] = TWO, **options: Any) -> Placement:
+    return plan_placement(ModelConfig(**options), there)
 
 
 @pytest.mark.parametrize(
@@ -62,9 +62,9 @@ def test_devices_chosen_by_default(devices: tuple[Device, ...], chosen: tuple[De
 
 
 def test_devices_by_name() -> None:
-    assert plan(devices=TWO).devices == (FIRST, SECOND)
+    assert plan().devices == (FIRST, SECOND)
     for names, chosen in ((("CUDA1", "cuda0"), (SECOND, FIRST)), (("CUDA1",), (SECOND,)), (("none",), ())):
-        placement = plan_placement(ModelConfig(devices=names), TWO)
+        placement = plan(devices=names)
         assert (placement.devices, placement.named) == (chosen, True)
 
 
@@ -88,7 +88,12 @@ def test_devices_by_name() -> None:
 )
 def test_what_cannot_be_done(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        plan_placement(ModelConfig(**options), TWO)
+        plan(**options)
+
+
+def test_a_device_where_there_is_none() -> None:
+    with pytest.raises(ConfigError, match="no device 'CUDA0' for layers; there is only the CPU"):
+        plan((CPU,), devices=("CUDA0",))
 
 
 def test_what_has_no_effect_is_said_once() -> None:
@@ -97,7 +102,7 @@ def test_what_has_no_effect_is_said_once() -> None:
     for part in ("--gpu-layers 7", "--tensor-split 3,1", "--main-gpu 1", "--split-mode row", "no GPU backend"):
         assert part in warning
     assert "--gpu-layers all" in plan((CPU,), gpu_layers=GPU_LAYERS_ALL).warnings[0]
-    (warning,) = plan_placement(ModelConfig(gpu_layers=7, devices=("none",)), TWO).warnings
+    (warning,) = plan(gpu_layers=7, devices=("none",)).warnings
     assert warning == "no effect of --gpu-layers 7: --device none keeps the model on the CPU"
     assert plan((CPU,), split_mode="none", gpu_layers=0).warnings == ()
 
@@ -130,8 +135,9 @@ def test_the_struct_holds_what_was_planned(monkeypatch: pytest.MonkeyPatch) -> N
     config = ModelConfig(devices=("CUDA1", "CUDA0"), tensor_split=(3.0, 1.0), cpu_moe=True, repack=False, no_host=True)
     native = native_model_params(config)
     struct = native.struct
-    handles = ctypes.cast(struct.devices, ctypes.POINTER(ctypes.c_void_p))
-    assert [handles[index] for index in range(3)] == [SECOND.handle, FIRST.handle, None]
+    (devices, *_others) = native.pointees
+    assert struct.devices == ctypes.addressof(devices)
+    assert list(devices) == [SECOND.handle, FIRST.handle, None]
     assert [struct.tensor_split[index] for index in range(3)] == [3.0, 1.0, 0.0]
     buffers = ctypes.cast(struct.tensor_buft_overrides, ctypes.POINTER(BufferOverride))
     assert buffers[0].pattern == rb"\.ffn_(up|down|gate|gate_up)_(ch|)exps"

@@ -97,6 +97,21 @@ def test_white_space_next_to_a_token_that_strips_it_is_dropped() -> None:
         assert toy.detokenize(tokenizer.tokenize(text, guard).tokens) == expected.encode()
 
 
+def test_white_space_is_dropped_after_a_token_that_was_taken_over() -> None:
+    toy = ToyTokenizer(CONTROL, strips=STRIPS)
+    kept = PromptTokenizer(toy)
+    kept.tokenize("<s>" + "\n" * 20)
+    assert toy.detokenize(kept.tokenize("<s>" + "\n" * 20 + "x").tokens) == b"<s>x"
+
+
+def test_a_position_after_dropped_white_space() -> None:
+    tokenizer = PromptTokenizer(ToyTokenizer(CONTROL, strips=STRIPS))
+    whole = tokenizer.tokenize("<s> c")
+    assert [tokenizer.position(whole, character) for character in range(6)] == [0, 0, 0, 1, 1, 2]
+    whole = tokenizer.tokenize("x  <|im_end|>")
+    assert [tokenizer.position(whole, character) for character in (1, 2, 3, 13)] == [1, 1, 1, 2]
+
+
 def test_a_position_inside_a_control_token_is_its_start() -> None:
     tokenizer = PromptTokenizer(ToyTokenizer(CONTROL))
     whole = tokenizer.tokenize("x ab>c")  # " a" is one token where it is text

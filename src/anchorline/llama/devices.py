@@ -55,7 +55,7 @@ def chosen_by_default(devices: Sequence[Device]) -> tuple[Device, ...]:
 
 def names_of(devices: Sequence[Device]) -> str:
     """Names for a message: ``CUDA0, CUDA1``."""
-    return ", ".join(device.name for device in devices) or "none"
+    return ", ".join(device.name for device in devices)
 
 
 def _describe(handle: int) -> Device:

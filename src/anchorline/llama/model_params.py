@@ -61,7 +61,7 @@ def native_model_params(config: ModelConfig) -> NativeModelParams:
     params = api.llama_model_default_params()
     params.n_gpu_layers = config.gpu_layers
     params.split_mode = _SPLIT_MODES[config.split_mode]
-    params.main_gpu = config.main_gpu if placement.devices else 0
+    params.main_gpu = config.main_gpu
     params.load_mode = {
         (False, False): api.LLAMA_LOAD_MODE_NONE,
         (True, False): api.LLAMA_LOAD_MODE_MMAP,
@@ -143,8 +143,10 @@ def _check_pattern(pattern: str, *, host_buffer: int) -> None:
     params = api.llama_model_default_params()
     no_devices, buffers = (ctypes.c_void_p * 1)(), _buffer_array([(pattern, host_buffer)])
     params.devices, params.tensor_buft_overrides = ctypes.addressof(no_devices), ctypes.addressof(buffers)
-    try:
-        built = testmodel.build("llama", context_tokens=256, seed=0, params=params)
-    except ModelError as error:
-        raise ConfigError(f"--override-tensor {pattern}: the pattern is no regular expression ({error})") from error
+    with library.log.listen() as lines:
+        try:
+            built = testmodel.build("llama", context_tokens=256, seed=0, params=params)
+        except ModelError as error:
+            why = library.reason(lines, otherwise="llama.cpp refused it")
+            raise ConfigError(f"--override-tensor {pattern}: the pattern is no regular expression: {why}") from error
     api.llama_model_free(built.handle)

@@ -66,8 +66,8 @@ def _named(names: Sequence[str], devices: Sequence[Device]) -> tuple[Device, ...
     for name in names:
         device = known.get(name.casefold())
         if device is None:
-            there = names_of(list(known.values()))
-            raise ConfigError(f"--device: there is no device '{name}' for layers; the devices are: {there}")
+            there = f"the devices are: {names_of(list(known.values()))}" if known else "there is only the CPU"
+            raise ConfigError(f"--device: there is no device '{name}' for layers; {there}")
         if device in chosen:
             raise ConfigError(f"--device names {device.name} twice")
         chosen.append(device)
