@@ -248,6 +248,7 @@ async def test_metrics_count_requests_calls_and_the_engine(here: Site) -> None:
     assert value("tokens_total", source="prefilled") == 7
     assert value("tokens_total", source="generated") == 5
     assert value("plans_total", kind="restore") == 1
+    assert value("hits_total", tier="host") == value("hits_total", tier="resident") == 1
     assert value("misses_total", reason="evicted") == 1
     assert value("missed_tokens_total", reason="evicted") == 8
     for name in ("queue", "restore", "prefill", "decode", "ttft"):

@@ -13,7 +13,7 @@ logger = logging.getLogger("anchorline.request")
 
 
 def call_line(report: CallReport) -> str:
-    """What one finished call did; with a miss also why, and where its prompt left what was seen."""
+    """What one finished call did, and where its prompt left all that was seen before; with a miss also why."""
     pairs: dict[str, object] = {
         "id": report.id,
         "plan": report.plan.value,
@@ -26,11 +26,11 @@ def call_line(report: CallReport) -> str:
         "restore_ms": milliseconds(report.restore_seconds),
         "prefill_ms": milliseconds(report.prefill_seconds),
         "ttft_ms": "none" if report.ttft_seconds is None else milliseconds(report.ttft_seconds),
+        "differs": _where(report.first_difference),
     }
     if report.miss is not None:
         pairs["miss"] = report.miss.value
         pairs["seen"] = report.seen_tokens
-        pairs["differs"] = _where(report.first_difference)
     return _line(pairs)
 
 
