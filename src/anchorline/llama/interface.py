@@ -28,6 +28,28 @@ class MemoryKind(StrEnum):
     RECURRENT = "recurrent"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capabilities:
+    """What may be done with sequences of the loaded model. Read and probed once, in ``llama.capabilities``.
+
+    A *stateful* model (``has_state``) resumes only where a state was captured: its sequences are
+    never trimmed, are forked only at their tip, and are restored as rows plus one state.
+    """
+
+    kind: MemoryKind
+    has_rows: bool
+    """Tokens leave rows of their own; False for purely recurrent models."""
+    has_state: bool
+    """Resuming needs a state besides the rows; False for plain attention."""
+    state_bytes: int
+    """Exported size of a state, at most (a window may not be full yet); 0 without states."""
+
+    @property
+    def can_trim(self) -> bool:
+        """Whether the tail of a live sequence may be dropped and any position resumed."""
+        return not self.has_state
+
+
 class DecodeStatus(StrEnum):
     """What became of one ``decode`` call."""
 
@@ -137,7 +159,7 @@ class Runtime(Protocol):
     def limits(self) -> RuntimeLimits: ...
 
     @property
-    def kind(self) -> MemoryKind: ...
+    def capabilities(self) -> Capabilities: ...
 
     @property
     def batch(self) -> Batch: ...
@@ -183,6 +205,22 @@ class Runtime(Protocol):
 
         ``rows`` may hold more than [start, end); only that range is kept. False when llama.cpp
         refused the bytes or had no room: ``sequence`` then still ends at ``start``.
+
+        On a stateful model the spans of a chain are imported one after another into an empty
+        sequence and ``import_state`` completes them; until then the sequence must not be decoded,
+        and after a False it must be emptied. Without rows (recurrent) this is a no-op.
+        """
+        ...
+
+    def export_state(self, sequence: int, allocate: Callable[[int], memoryview | None]) -> memoryview | None:
+        """Export the state at the tip of ``sequence``; stateful models only. As ``export_rows`` else."""
+        ...
+
+    def import_state(self, sequence: int, state: memoryview, position: int) -> bool:
+        """Complete a chain of imported rows that ends at ``position`` with the state captured there.
+
+        Checks that the sequence then holds exactly [0, position). False when it does not or the
+        bytes were refused: the sequence must then be emptied.
         """
         ...
 
