@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import logging
 import re
+import threading
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -39,6 +40,7 @@ class LogBridge:
         self._level = logging.DEBUG
         self._partial = ""
         self._listeners: list[deque[str]] = []
+        self._quiet_thread: int | None = None
         self.recent: deque[str] = deque(maxlen=_ERROR_LINES)
         """The latest warnings and errors of the whole process."""
         self.callback = api.llama_log_callback(self._receive)
@@ -51,11 +53,21 @@ class LogBridge:
         lines = (self._partial + text.decode("utf-8", "replace")).split("\n")
         self._partial = lines.pop()
         for line in filter(None, map(str.rstrip, lines)):
-            level = logging.DEBUG if _EXPECTED in line else self._level
+            expected = _EXPECTED in line or self._quiet_thread == threading.get_ident()
+            level = logging.DEBUG if expected else self._level
             logger.log(level, "%s", line)
             if level >= logging.WARNING:
                 for listener in (self.recent, *self._listeners):
                     listener.append(line)
+
+    @contextmanager
+    def quiet(self) -> Iterator[None]:
+        """Take what llama.cpp says on this thread inside the block as expected."""
+        self._quiet_thread = threading.get_ident()
+        try:
+            yield
+        finally:
+            self._quiet_thread = None
 
     @contextmanager
     def listen(self) -> Iterator[deque[str]]:
@@ -140,6 +152,7 @@ gguf_set_arr_str = _declare(
 GGUF_TYPE_UINT32 = 4
 GGUF_TYPE_INT32 = 5
 GGUF_TYPE_FLOAT32 = 6
+GGUF_TYPE_BOOL = 7
 GGUF_TYPE_STRING = 8
 GGUF_TYPE_ARRAY = 9
 

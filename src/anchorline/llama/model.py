@@ -12,7 +12,7 @@ from anchorline.config import ModelConfig
 from anchorline.errors import ModelError
 from anchorline.llama import library, testmodel
 from anchorline.llama.gguf_file import check_gguf
-from anchorline.llama.interface import MemoryKind, ModelInfo
+from anchorline.llama.interface import ModelInfo
 from anchorline.llama.library import api
 from anchorline.llama.model_params import NativeModelParams, native_model_params
 from anchorline.llama.testmodel import BuiltModel
@@ -32,7 +32,6 @@ class Model:
         self.handle: Any = handle
         """The llama_model pointer; None once closed."""
         self._native = native
-        self.kind = memory_kind(handle)
         self.tokenizer = LlamaTokenizer(api.llama_model_get_vocab(handle))
         self.info = _describe(handle, name=name, vocab_size=self.tokenizer.vocab_size, built=built)
         self.adapters: tuple[tuple[Any, float], ...] = ()
@@ -79,25 +78,6 @@ def load_model(config: ModelConfig) -> Model:
     if not handle:
         raise ModelError(f"{path} cannot be loaded: {library.reason(lines, otherwise='llama.cpp gave no reason')}")
     return _finish(handle, config, name=name, native=native)
-
-
-def memory_kind(handle: Any) -> MemoryKind:
-    """How the loaded model's memory behaves, from the model itself; the one place that decides."""
-    windowed = api.llama_model_n_swa(handle) > 0
-    if api.llama_model_is_recurrent(handle):
-        return MemoryKind.RECURRENT
-    if api.llama_model_is_hybrid(handle):
-        return MemoryKind.HYBRID_WINDOWED if windowed else MemoryKind.HYBRID
-    return MemoryKind.WINDOWED if windowed else MemoryKind.PLAIN
-
-
-def require_plain(model: Model) -> None:
-    """Raise ModelError, naming the kind, unless the model has plain attention."""
-    if model.kind is not MemoryKind.PLAIN:
-        raise ModelError(
-            f"{model.info.name} ({model.info.architecture}) has {model.kind} memory; "
-            f"only models with plain attention are served so far"
-        )
 
 
 def default_model_path() -> Path:

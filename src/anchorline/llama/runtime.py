@@ -9,19 +9,20 @@ import numpy as np
 
 from anchorline.config import ContextConfig
 from anchorline.errors import BackendFailure
-from anchorline.llama import library
+from anchorline.llama import capabilities, library
 from anchorline.llama.batch import LlamaBatch
+from anchorline.llama.blobs import MemoryLayout
 from anchorline.llama.context import create_context, output_limit
 from anchorline.llama.interface import (
+    Capabilities,
     DecodeStatus,
-    MemoryKind,
     RuntimeLimits,
     SamplingParams,
     TokenArray,
     TokenLogprob,
 )
 from anchorline.llama.library import api
-from anchorline.llama.model import Model, require_plain
+from anchorline.llama.model import Model
 from anchorline.llama.sampler import LlamaSampler, build_chain, log_probabilities, read_logits
 from anchorline.llama.segments import SegmentPort
 
@@ -32,33 +33,32 @@ class LlamaRuntime:
     """Implements ``interface.Runtime``. The scratch id is the one after the engine's own."""
 
     def __init__(self, model: Model, context: ContextConfig, *, sequences: int, owns_model: bool = True) -> None:
-        """Make the context and run two tokens through it, which also measures a cell's exported bytes.
+        """Make the context and run two tokens through it, on which its memory is probed.
 
         ``close`` frees ``model`` too unless ``owns_model`` is False. Raises ConfigError and
         ModelError, and then leaves ``model`` open.
         """
-        require_plain(model)
         self._model = model
         self._owns_model = owns_model
         self._context: Any = create_context(model, context, sequences=sequences)
         self._memory = api.llama_get_memory(self._context)
         self._batch = LlamaBatch(api.llama_n_batch(self._context), outputs=output_limit(sequences))
-        self._segments = SegmentPort(self._context, scratch=sequences)
         self._vocab = api.llama_model_get_vocab(model.handle)
         self._end_of_generation = model.tokenizer.end_of_generation
         self._sequences = sequences
         try:
-            bytes_per_token = self._warm_up()
+            self._capabilities, layout = self._warm_up(scratch=sequences)
         except BackendFailure:
             api.llama_free(self._context)
             raise
+        self._segments = SegmentPort(self._context, scratch=sequences, capabilities=self._capabilities, layout=layout)
         self._limits = RuntimeLimits(
             context_tokens=api.llama_n_ctx(self._context),
             batch_tokens=api.llama_n_batch(self._context),
             ubatch_tokens=api.llama_n_ubatch(self._context),
             sequences=sequences,
             vocab_size=model.info.vocab_size,
-            bytes_per_token=bytes_per_token,
+            bytes_per_token=float(layout.row_bytes),
         )
 
     @property
@@ -66,8 +66,8 @@ class LlamaRuntime:
         return self._limits
 
     @property
-    def kind(self) -> MemoryKind:
-        return self._model.kind
+    def capabilities(self) -> Capabilities:
+        return self._capabilities
 
     @property
     def batch(self) -> LlamaBatch:
@@ -105,12 +105,21 @@ class LlamaRuntime:
         assert 0 <= start < end
         self._check_id(source)
         self._check_id(target)
-        api.llama_memory_seq_cp(self._memory, source, target, start, end)
+        if self._capabilities.has_state:
+            # Below the tip llama.cpp copies rows up to there and the state of the tip.
+            assert start == 0, "a stateful sequence is forked whole"
+            assert end == self._segments.length(source), "a stateful sequence is forked at its tip"
+        self._segments.copy(source, target, start, end)
 
     def remove(self, sequence: int, start: int, end: int | None = None) -> None:
         self._check_id(sequence)
+        if self._capabilities.has_state:
+            # llama.cpp refuses some ranges and takes others out of the rows alone, which is silent corruption.
+            assert start == 0, "a stateful sequence is removed whole"
+            assert end is None, "a stateful sequence is removed whole"
         if not api.llama_memory_seq_rm(self._memory, sequence, start, -1 if end is None else end):
             raise BackendFailure(f"llama.cpp could not remove [{start}, {end}) of sequence {sequence}")
+        self._segments.forget(sequence)
 
     def length(self, sequence: int) -> int:
         self._check_id(sequence)
@@ -126,6 +135,14 @@ class LlamaRuntime:
         self._check_id(sequence)
         return self._segments.import_rows(sequence, rows, start, end)
 
+    def export_state(self, sequence: int, allocate: Callable[[int], memoryview | None]) -> memoryview | None:
+        self._check_id(sequence)
+        return self._segments.export_state(sequence, allocate)
+
+    def import_state(self, sequence: int, state: memoryview, position: int) -> bool:
+        self._check_id(sequence)
+        return self._segments.import_state(sequence, state, position)
+
     def close(self) -> None:
         if self._context is None:
             return
@@ -138,12 +155,12 @@ class LlamaRuntime:
         # seq_cp takes ids outside n_seq_max without complaint and makes blobs nobody can read.
         assert 0 <= sequence < self._sequences, f"sequence {sequence} is not one of {self._sequences}"
 
-    def _warm_up(self) -> float:
-        """Decode two tokens, as the first decode is slow, and return the exported bytes of one."""
+    def _warm_up(self, *, scratch: int) -> tuple[Capabilities, MemoryLayout]:
+        """Decode two tokens, as the first decode is slow, and probe the memory on them."""
         self._batch.add(np.zeros(2, np.int32), start=0, sequence=0, output=False)
         if self.decode() is not DecodeStatus.OK:
             raise BackendFailure("the context has no room for two tokens")
-        bytes_per_token = self._segments.measure()
+        probed = capabilities.probe(self._context, model=self._model.handle, scratch=scratch)
         api.llama_memory_clear(self._memory, False)
         self._batch.clear()
-        return bytes_per_token
+        return probed

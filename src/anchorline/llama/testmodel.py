@@ -2,17 +2,16 @@
 
 The tokenizer is llama.cpp's ``test`` one: five bytes of text hash to one id, ids read back as hex.
 Weights are a function of the seed and the tensor's name alone. A new architecture is one more
-entry in ``ARCHITECTURES``.
+entry in ``testarchitectures``.
 """
 
 from __future__ import annotations
 
 import ctypes
 import zlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +19,7 @@ import numpy.typing as npt
 from anchorline.errors import ConfigError, ModelError
 from anchorline.llama import library
 from anchorline.llama.library import api
+from anchorline.llama.testarchitectures import ARCHITECTURES, TestArchitecture, Value
 
 MAX_CONTEXT = 131072
 VOCAB_SIZE = 512
@@ -44,43 +44,6 @@ _CHAT_TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
-
-Value: TypeAlias = int | float | bool | str | Sequence[int]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TestArchitecture:
-    """Shape of one test model; ``extra`` are further keys below ``ARCH.``."""
-
-    __test__ = False
-
-    embedding_length: int = 64
-    layers: int = 4
-    heads: int = 2
-    kv_heads: int = 1
-    feed_forward_length: int = 128
-    extra: Mapping[str, Value] = field(default_factory=dict)
-
-
-ARCHITECTURES: Mapping[str, TestArchitecture] = {
-    "llama": TestArchitecture(),
-    "gemma3": TestArchitecture(extra={"attention.sliding_window": 64, "attention.sliding_window_pattern": 2}),
-    "qwen3moe": TestArchitecture(
-        extra={"expert_count": 4, "expert_used_count": 2, "expert_feed_forward_length": 64},
-    ),
-    "qwen35": TestArchitecture(
-        kv_heads=2,
-        extra={
-            "full_attention_interval": 2,
-            "rope.dimension_sections": (8, 8, 8, 8),
-            "ssm.inner_size": 256,
-            "ssm.conv_kernel": 4,
-            "ssm.state_size": 128,
-            "ssm.time_step_rank": 2,
-            "ssm.group_count": 2,
-        },
-    ),
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,10 +111,11 @@ def _set_hyperparameters(metadata: Any, architecture: str, shape: TestArchitectu
         "attention.layer_norm_rms_epsilon": 1e-5,
         **shape.extra,
     }
-    _set(metadata, "general.architecture", architecture)
+    native_name = shape.architecture or architecture
+    _set(metadata, "general.architecture", native_name)
     _set(metadata, "general.name", f"test:{architecture}")
     for key, value in values.items():
-        _set(metadata, f"{architecture}.{key}", value)
+        _set(metadata, f"{native_name}.{key}", value)
 
 
 def _set_vocabulary(metadata: Any) -> None:
@@ -177,6 +141,8 @@ def _set(metadata: Any, key: str, value: Value) -> None:
             library.gguf_set_val_f32(metadata, name, value)
         case str():
             library.gguf_set_val_str(metadata, name, value.encode())
+        case [bool(), *_]:
+            _set_array(metadata, key, np.array(value, np.bool_), library.GGUF_TYPE_BOOL)
         case _:
             _set_array(metadata, key, np.array(value, np.uint32), library.GGUF_TYPE_UINT32)
 
