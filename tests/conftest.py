@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -16,11 +16,24 @@ from tests.support.runtimes import make_runtime
 
 
 @pytest.fixture(scope="session")
-def test_llama_model() -> Iterator[Model]:
+def test_models() -> Iterator[Callable[[str], Model]]:
+    """``test:ARCH`` by ARCH, each built once."""
+    models: dict[str, Model] = {}
+
+    def get(architecture: str) -> Model:
+        if architecture not in models:
+            models[architecture] = load_model(ModelConfig(model=f"test:{architecture}"))
+        return models[architecture]
+
+    yield get
+    for model in models.values():
+        model.close()
+
+
+@pytest.fixture(scope="session")
+def test_llama_model(test_models: Callable[[str], Model]) -> Model:
     """``test:llama``, random weights with plain attention."""
-    model = load_model(ModelConfig(model="test:llama"))
-    yield model
-    model.close()
+    return test_models("llama")
 
 
 @pytest.fixture(scope="session")

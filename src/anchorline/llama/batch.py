@@ -55,6 +55,10 @@ class LlamaBatch:
     def size(self) -> int:
         return self._size
 
+    def sequences(self) -> set[int]:
+        """The sequences of the tokens added since ``clear``."""
+        return set(self._sequences[: self._size].tolist())
+
     def add(self, tokens: TokenArray, *, start: int, sequence: int, output: bool) -> int:
         begin = self._size
         count = len(tokens)

@@ -34,6 +34,7 @@ PARTIAL = 1
 HEADER_BYTES = 8
 KV_HEADER_BYTES = 8
 RECURRENT_HEADER_BYTES = 12
+RECURRENT_CELL_BYTES = 8
 CELL_SIZES = (12, 24)
 """Bytes of a cell in a KV body: without and with what M-RoPE and per-layer embeddings keep of it."""
 
@@ -126,6 +127,11 @@ class MemoryLayout:
     @property
     def state_flags(self) -> int:
         return FULL if self.opaque else PARTIAL
+
+    @property
+    def recurrent_payload_bytes(self) -> int:
+        """What one recurrent state takes in the pool."""
+        return max(0, self.recurrent_bytes - self.recurrent_empty_bytes - RECURRENT_CELL_BYTES)
 
     def rows_bytes(self, tokens: int) -> int:
         """Size of a segment of so many tokens: header, rows part, empty state part."""

@@ -13,7 +13,7 @@ from anchorline.llama.blobs import CELL_SIZES, FULL, HEADER_BYTES, KV_HEADER_BYT
 from anchorline.llama.interface import Capabilities, MemoryKind
 from anchorline.llama.library import api
 
-_PROBE_TOKENS = 2
+PROBE_TOKENS = 2
 _ALL = -1
 
 
@@ -88,7 +88,7 @@ def _measure(context: Any, *, scratch: int) -> _Measured | None:
     full, partial = [], []
     empty = blobs.export_fresh(context, scratch, PARTIAL)
     # The span behind the tip holds no cells, but shares the recurrent state whatever the span.
-    for start, end in ((_PROBE_TOKENS, _PROBE_TOKENS + 1), (0, 1), (0, _PROBE_TOKENS)):
+    for start, end in ((PROBE_TOKENS, PROBE_TOKENS + 1), (0, 1), (0, PROBE_TOKENS)):
         api.llama_memory_seq_cp(memory, 0, scratch, start, end)
         full.append(blobs.export_bytes(context, scratch, FULL))
         partial.append(blobs.export_bytes(context, scratch, PARTIAL))
@@ -150,4 +150,5 @@ def _capabilities(kind: MemoryKind, layout: MemoryLayout, *, whole_bytes: int) -
 def _whole_bytes(context: Any) -> int:
     """About what a sequence that fills the context takes, from one of two tokens."""
     size = blobs.export_bytes(context, 0, FULL)
-    return max(size, size * api.llama_n_ctx(context) // _PROBE_TOKENS)
+    cells: int = api.llama_n_ctx(context)
+    return max(size, size * cells // PROBE_TOKENS)

@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import ctypes
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from anchorline.config import ContextConfig
 from anchorline.errors import ConfigError, ModelError
-from anchorline.llama import library
+from anchorline.llama import capabilities, library
+from anchorline.llama.batch import LlamaBatch
+from anchorline.llama.blobs import MemoryLayout
 from anchorline.llama.library import api
 from anchorline.llama.model import Model
 
 _MIN_OUTPUTS = 64
 _CELL_PADDING = 256
+_MASK_BYTES = 2
+"""Of one cell and one token of a ubatch."""
+_PROBE_BATCH_TOKENS = 32
 _MAX_CONTEXT_TOKENS = (1 << 31) - _CELL_PADDING
 _FLASH_ATTENTION = {
     "auto": api.LLAMA_FLASH_ATTN_TYPE_AUTO,
@@ -36,21 +44,20 @@ def create_context(model: Model, config: ContextConfig, *, sequences: int) -> An
     fit in memory or llama.cpp refuses it.
     """
     params = _context_params(model, config, sequences=sequences)
-    needed = context_bytes(model, config, context_tokens=params.n_ctx)
     available = None if _on_gpu(model, config) else available_bytes()
     # Linux grants memory that it does not have and kills the process when it is touched later.
-    if available is not None and needed > available:
-        raise ModelError(
-            f"a context of {params.n_ctx} tokens (--ctx) needs about {_gib(needed)}, but {_gib(available)} "
-            f"are available; lower --ctx, or shrink the rows with --cache-type-k and --cache-type-v"
-        )
+    if available is not None:
+        needed = context_bytes(model, config, context_tokens=params.n_ctx, sequences=sequences)
+        if needed is not None and needed > available:
+            raise ModelError(
+                f"a context of {params.n_ctx} tokens (--ctx) needs about {_gib(needed)}, but {_gib(available)} "
+                f"are available; lower --ctx, or shrink the rows with --cache-type-k and --cache-type-v"
+            )
     with library.log.listen() as lines:
         context = api.llama_init_from_model(model.handle, params)
     if not context:
         why = library.reason(lines, otherwise="llama.cpp gave no reason")
-        raise ModelError(
-            f"the context of {params.n_ctx} tokens (--ctx) cannot be made: {why} (it needs about {_gib(needed)})"
-        )
+        raise ModelError(f"the context of {params.n_ctx} tokens (--ctx) cannot be made: {why}")
     if not api.llama_get_memory(context):
         api.llama_free(context)
         raise ModelError(f"{model.info.name} has no KV cache; it cannot generate text")
@@ -62,16 +69,24 @@ def create_context(model: Model, config: ContextConfig, *, sequences: int) -> An
     return context
 
 
-def context_bytes(model: Model, config: ContextConfig, *, context_tokens: int) -> int:
-    """Estimated bytes of KV rows and attention mask, for a plain-attention model."""
-    cells = -(-context_tokens // _CELL_PADDING) * _CELL_PADDING
-    key, value = _head_lengths(model)
-    heads = api.llama_model_n_head_kv(model.handle)
-    row_bytes = library.ggml_row_size(library.KV_TYPE_IDS[config.type_k], key * heads) + library.ggml_row_size(
-        library.KV_TYPE_IDS[config.type_v], value * heads
-    )
-    mask_bytes = 2 * min(config.ubatch_tokens, config.batch_tokens)
-    return int(cells * (api.llama_model_n_layer(model.handle) * row_bytes + mask_bytes))
+def context_bytes(model: Model, config: ContextConfig, *, context_tokens: int, sequences: int) -> int | None:
+    """Estimated bytes of KV rows, windows, recurrent states and attention masks; None if they can't be known.
+
+    A small context is made and measured, as a model does not tell what each of its layers keeps.
+    """
+    cells = _pad(context_tokens)
+    ubatch = min(config.ubatch_tokens, config.batch_tokens)
+    layout = _measure(model, config)
+    if layout is None or layout.opaque:
+        return None
+    # The scratch id has a window and a state as the others have.
+    total = (sequences + 1) * layout.recurrent_payload_bytes
+    if layout.row_bytes:
+        total += cells * (layout.row_bytes - layout.cell_bytes + _MASK_BYTES * ubatch)
+    if layout.window_row_bytes:
+        window_cells = _pad(min(cells, layout.window_tokens * (sequences + 1) + ubatch))
+        total += window_cells * (layout.window_row_bytes - layout.cell_bytes + _MASK_BYTES * ubatch)
+    return total
 
 
 def output_limit(sequences: int) -> int:
@@ -146,6 +161,27 @@ def _context_params(model: Model, config: ContextConfig, *, sequences: int) -> A
     params.yarn_beta_slow = config.yarn_beta_slow
     params.no_perf = True
     return params
+
+
+def _measure(model: Model, config: ContextConfig) -> MemoryLayout | None:
+    """What a cell and a state of ``model`` take, from a context of a few cells; None when it cannot be made."""
+    params = _context_params(model, replace(config, context_tokens=_CELL_PADDING), sequences=1)
+    params.n_batch = params.n_ubatch = _PROBE_BATCH_TOKENS
+    context = api.llama_init_from_model(model.handle, params)
+    if not context:
+        return None
+    try:
+        batch = LlamaBatch(_PROBE_BATCH_TOKENS, outputs=1)
+        batch.add(np.zeros(capabilities.PROBE_TOKENS, np.int32), start=0, sequence=0, output=False)
+        if api.llama_decode(context, batch.native) != 0:
+            return None
+        return capabilities.probe(context, model=model.handle, scratch=1)[1]
+    finally:
+        api.llama_free(context)
+
+
+def _pad(cells: int) -> int:
+    return -(-cells // _CELL_PADDING) * _CELL_PADDING
 
 
 def _check(model: Model, config: ContextConfig, *, sequences: int) -> None:

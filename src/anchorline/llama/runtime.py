@@ -78,13 +78,10 @@ class LlamaRuntime:
 
     def decode(self) -> DecodeStatus:
         assert self._batch.size > 0, "the batch is empty"
-        code = api.llama_decode(self._context, self._batch.native)
-        if code == _OK:
-            return DecodeStatus.OK
-        if code == _NO_SLOT:
-            return DecodeStatus.NO_CELLS
-        why = library.reason(library.log.recent, otherwise="llama.cpp gave no reason")
-        raise BackendFailure(f"llama_decode returned {code}: {why}")
+        if self._segments.incomplete:
+            # llama.cpp would start a new history behind rows that have no state.
+            assert not self._segments.incomplete.keys() & self._batch.sequences(), "a sequence lacks its state"
+        return self._run()
 
     def sampler(self, params: SamplingParams, history: TokenArray) -> LlamaSampler:
         chain = build_chain(
@@ -155,10 +152,19 @@ class LlamaRuntime:
         # seq_cp takes ids outside n_seq_max without complaint and makes blobs nobody can read.
         assert 0 <= sequence < self._sequences, f"sequence {sequence} is not one of {self._sequences}"
 
+    def _run(self) -> DecodeStatus:
+        code = api.llama_decode(self._context, self._batch.native)
+        if code == _OK:
+            return DecodeStatus.OK
+        if code == _NO_SLOT:
+            return DecodeStatus.NO_CELLS
+        why = library.reason(library.log.recent, otherwise="llama.cpp gave no reason")
+        raise BackendFailure(f"llama_decode returned {code}: {why}")
+
     def _warm_up(self, *, scratch: int) -> tuple[Capabilities, MemoryLayout]:
         """Decode two tokens, as the first decode is slow, and probe the memory on them."""
         self._batch.add(np.zeros(2, np.int32), start=0, sequence=0, output=False)
-        if self.decode() is not DecodeStatus.OK:
+        if self._run() is not DecodeStatus.OK:
             raise BackendFailure("the context has no room for two tokens")
         probed = capabilities.probe(self._context, model=self._model.handle, scratch=scratch)
         api.llama_memory_clear(self._memory, False)

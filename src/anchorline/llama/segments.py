@@ -25,7 +25,7 @@ import numpy as np
 
 from anchorline.errors import BackendFailure
 from anchorline.llama import blobs, library
-from anchorline.llama.blobs import FULL, HEADER_BYTES, KV_HEADER_BYTES, PARTIAL, Bytes, MemoryLayout
+from anchorline.llama.blobs import FULL, HEADER_BYTES, PARTIAL, Bytes, MemoryLayout
 from anchorline.llama.interface import Capabilities
 from anchorline.llama.library import api
 
@@ -51,7 +51,10 @@ class SegmentPort:
         """Sequence → end of the rows imported so far, while its state is still missing."""
 
     def length(self, sequence: int) -> int:
-        """Tokens held by ``sequence``, 0 while its state is missing. Raises BackendFailure on positions that can't be."""
+        """Tokens held by ``sequence``, 0 while its state is missing.
+
+        Raises BackendFailure on positions that cannot be continued.
+        """
         tip: int = api.llama_memory_seq_pos_max(self._memory, sequence)
         if tip < 0:
             return 0
