@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 
-from anchorline.cache.prefix_cache import Allocate, PrefixCache
+from anchorline.cache.prefix_cache import PrefixCache
 from anchorline.cache.prompt import Cut, CutKind, Prompt
-from tests.support.fake_runtime import tokens_of
+from anchorline.cache.storage import Allocate
+from anchorline.llama.interface import MemoryKind
+from tests.support.fake_runtime import capabilities_of, tokens_of
 
 BYTES_PER_TOKEN = 64
 
@@ -17,7 +19,11 @@ def export(start: int, end: int, allocate: Allocate) -> memoryview | None:
 
 def make_cache(budget_tokens: int) -> PrefixCache:
     return PrefixCache(
-        budget_bytes=budget_tokens * BYTES_PER_TOKEN, exact=False, batch_tokens=512, bytes_per_token=BYTES_PER_TOKEN
+        capabilities_of(MemoryKind.PLAIN),
+        budget_bytes=budget_tokens * BYTES_PER_TOKEN,
+        exact=False,
+        batch_tokens=512,
+        bytes_per_token=BYTES_PER_TOKEN,
     )
 
 

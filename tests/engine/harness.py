@@ -49,6 +49,7 @@ class Harness:
         parallel: int = 3,
         resident_idle: int = 1,
         exact: bool = False,
+        checkpoint_every: int = 0,
     ) -> None:
         self.runtime = runtime
         self.clock = Ticker()
@@ -56,10 +57,11 @@ class Harness:
             parallel=parallel,
             resident_idle=resident_idle,
             exact=exact,
+            checkpoint_every=checkpoint_every,
             cache=cache_bytes is not None,
             cache_ram_bytes=cache_bytes or 0,
         )
-        self.cache = make_cache(self.config, runtime.limits)
+        self.cache = make_cache(self.config, runtime)
         self.loop = EngineLoop(runtime, self.config, self.cache, self.clock)
         self._ids = count()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
@@ -16,12 +16,11 @@ from anchorline.errors import (
     Cancelled,
     ConfigError,
     EngineFailure,
-    ModelError,
     PromptTooLong,
     QueueFull,
     RequestError,
 )
-from anchorline.llama.interface import DecodeStatus, MemoryKind, SamplingParams
+from anchorline.llama.interface import DecodeStatus, SamplingParams
 from tests.engine.harness import make_prompt
 from tests.support.consumer import Recorder
 from tests.support.fake_runtime import FakeRuntime, expected_reply
@@ -203,22 +202,6 @@ def test_stats_count_what_happened() -> None:
         assert stats.host_budget_bytes == 1 << 30
 
 
-def refusing(kind: MemoryKind) -> FakeRuntime:
-    runtime = FakeRuntime()
-    runtime.kind = kind
-    return runtime
-
-
-@pytest.mark.parametrize(
-    ("make", "error", "words"),
-    [
-        (lambda: refusing(MemoryKind.HYBRID), ModelError, "hybrid"),
-        (lambda: refusing(MemoryKind.RECURRENT), ModelError, "recurrent"),
-        (lambda: FakeRuntime(sequences=2), ConfigError, "--parallel"),
-    ],
-)
-def test_runtimes_it_cannot_serve_are_refused(
-    make: Callable[[], FakeRuntime], error: type[Exception], words: str
-) -> None:
-    with pytest.raises(error, match=words):
-        Engine(make(), EngineConfig(parallel=2, resident_idle=1), clock=time.monotonic)
+def test_too_few_sequences_are_refused() -> None:
+    with pytest.raises(ConfigError, match="--parallel"):
+        Engine(FakeRuntime(sequences=2), EngineConfig(parallel=2, resident_idle=1), clock=time.monotonic)

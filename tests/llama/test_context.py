@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ import pytest
 
 from anchorline.config import KV_TYPES, ContextConfig, ModelConfig
 from anchorline.errors import ConfigError, ModelError
-from anchorline.llama import context
+from anchorline.llama import context, testmodel
 from anchorline.llama.library import api
 from anchorline.llama.model import Model, load_model
 from tests.support.runtimes import feed, make_runtime, random_tokens
@@ -152,14 +154,39 @@ def test_a_context_that_does_not_fit_is_an_error(smollm2_model: Model) -> None:
         make_runtime(smollm2_model, context_tokens=1_000_000_000)
 
 
-def test_the_estimate_is_what_rows_take(smollm2_model: Model) -> None:
-    for type_kv in ("f16", "q8_0"):
-        config = ContextConfig(type_k=type_kv, type_v=type_kv, ubatch_tokens=1)
-        runtime = make_runtime(smollm2_model, context_tokens=256, type_k=type_kv, type_v=type_kv)
-        # 12 bytes of a cell in a blob are not rows; 2 bytes of mask per cell and ubatch token are no blob.
-        rows = runtime.limits.bytes_per_token - 12
-        assert context.context_bytes(smollm2_model, config, context_tokens=1000) == 1024 * (rows + 2)
-        runtime.close()
+@pytest.mark.parametrize("architecture", [*testmodel.ARCHITECTURES])
+@pytest.mark.parametrize("type_kv", ["f16", "q8_0"])
+def test_the_estimate_is_what_is_allocated(
+    architecture: str, type_kv: str, test_models: Callable[[str], Model], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of rows, windows and states, as llama.cpp logs them; of masks, 2 bytes a cell and ubatch token."""
+    model = test_models(architecture)
+    config = ContextConfig(type_k=type_kv, type_v=type_kv, ubatch_tokens=1)
+    estimate = context.context_bytes(model, config, context_tokens=8000, sequences=5)
+    with caplog.at_level(logging.DEBUG, logger="anchorline.llama"):
+        runtime = make_runtime(model, context_tokens=8000, sequences=5, type_k=type_kv, type_v=type_kv, ubatch_tokens=1)
+    runtime.close()
+    sizes = re.findall(r"(?:KV|RS) buffer size = +([0-9.]+) MiB", caplog.text)
+    # The first half is that of the small context that was measured.
+    allocated = sum(float(size) for size in sizes[len(sizes) // 2 :]) * (1 << 20)
+    assert estimate is not None
+    masks = 2 * (8192 + 512)
+    assert abs(estimate - allocated) < masks + len(sizes) * 0.005 * (1 << 20)
+
+
+def test_each_sequence_adds_its_window_and_state(test_models: Callable[[str], Model]) -> None:
+    config = ContextConfig(ubatch_tokens=256)
+
+    def bytes_for(architecture: str, sequences: int) -> int:
+        size = context.context_bytes(test_models(architecture), config, context_tokens=8192, sequences=sequences)
+        assert size is not None
+        return size
+
+    assert bytes_for("llama", 9) == bytes_for("llama", 1)
+    # Two layers with two convolution rows of 64 and 128 + 2 × 2 × 64 channels and a state of 64 × 128, all f32.
+    assert bytes_for("qwen35", 9) - bytes_for("qwen35", 1) == 8 * 2 * 4 * (3 * (128 + 2 * 2 * 64) + 64 * 128)
+    # Two layers of one K and one V head of 32 f16 values, and the mask: 512 cells more.
+    assert bytes_for("gemma3", 9) - bytes_for("gemma3", 1) == 8 * 64 * (2 * 2 * 32 * 2 + 2 * 256)
 
 
 def test_memory_and_cores_are_known_here() -> None:

@@ -17,7 +17,6 @@ import pytest
 from anchorline.llama.library import api
 from anchorline.llama.model import Model
 from anchorline.llama.runtime import LlamaRuntime
-from anchorline.llama.segments import SegmentPort
 from tests.support.runtimes import export, feed, make_runtime, random_tokens
 
 _BYTES = ctypes.POINTER(ctypes.c_uint8)
@@ -75,9 +74,9 @@ def test_a_scratch_id_outside_the_context_exports_what_cannot_come_back(test_lla
     """Guard: one sequence more than the engine's is made, for the scratch id."""
     runtime = make_runtime(test_llama_model, sequences=2)
     feed(runtime, random_tokens(20), start=0)
-    outside = SegmentPort(runtime._context, scratch=3)
-    rows = outside.export_rows(0, 0, 20, lambda nbytes: memoryview(bytearray(nbytes)))
-    assert rows is not None
+    api.llama_memory_seq_cp(runtime._memory, 0, 3, 0, 20)
+    rows = _get_data(runtime, 3)
+    api.llama_memory_seq_rm(runtime._memory, 3, -1, -1)
     assert _set_data(runtime, rows, 1) == 0
     assert _set_data(runtime, export(runtime, 0, 20), 1) > 0
     runtime.close()

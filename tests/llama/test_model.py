@@ -12,8 +12,7 @@ import pytest
 
 from anchorline.config import ModelConfig
 from anchorline.errors import ConfigError, ModelError
-from anchorline.llama.interface import MemoryKind
-from anchorline.llama.model import Model, default_model_path, load_model, require_plain
+from anchorline.llama.model import Model, default_model_path, load_model
 
 _LOAD_EACH = """
 import sys
@@ -49,8 +48,6 @@ def test_the_default_model(smollm2_model: Model) -> None:
     assert info.metadata["general.license"] == "apache-2.0"
     assert not any(key.startswith("tokenizer.chat_template") for key in info.metadata)
     assert info.build.startswith("llama-cpp-python 0.3.36")
-    assert smollm2_model.kind is MemoryKind.PLAIN
-    require_plain(smollm2_model)
 
 
 def test_smollm2_is_found_by_name(smollm2_path: Path) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from anchorline.config import ContextConfig, ModelConfig
-from anchorline.errors import BackendFailure, ModelError
+from anchorline.errors import BackendFailure
 from anchorline.llama.interface import DecodeStatus, MemoryKind, Runtime
 from anchorline.llama.model import Model, load_model
 from anchorline.llama.runtime import LlamaRuntime
@@ -17,7 +17,7 @@ from tests.support.runtimes import feed, logits, make_runtime, random_tokens
 
 def test_it_is_a_runtime(runtime: LlamaRuntime) -> None:
     typed: Runtime = runtime
-    assert typed.kind is MemoryKind.PLAIN
+    assert typed.capabilities.kind is MemoryKind.PLAIN
     limits = typed.limits
     assert (limits.context_tokens, limits.sequences, limits.vocab_size) == (2048, 3, 512)
     assert (limits.batch_tokens, limits.ubatch_tokens) == (2048, 512)
@@ -118,14 +118,6 @@ def test_logits_of_a_token_without_output_are_a_failure(runtime: LlamaRuntime) -
 def test_misuse_is_asserted(runtime: LlamaRuntime, misuse: Callable[[LlamaRuntime], object]) -> None:
     with pytest.raises(AssertionError):
         misuse(runtime)
-
-
-@pytest.mark.parametrize(("architecture", "kind"), [("gemma3", "windowed"), ("qwen35", "hybrid")])
-def test_other_memory_kinds_are_refused_by_name(architecture: str, kind: str) -> None:
-    model = load_model(ModelConfig(model=f"test:{architecture}"))
-    with pytest.raises(ModelError, match=f"test:{architecture}.* has {kind} memory"):
-        LlamaRuntime(model, ContextConfig(), sequences=1)
-    model.close()
 
 
 def test_closing_frees_the_model_and_may_be_repeated() -> None:

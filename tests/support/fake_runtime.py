@@ -2,7 +2,8 @@
 
 A cell holds its token and the running hash of the history up to it, computed from the cell before
 it at decode time. What is generated depends on the hash of *every* cell of the sequence, so a
-restore of wrong, missing or reordered rows changes the text.
+restore of wrong, missing or reordered rows changes the text. Of a stateful kind it depends on a
+state as well, which only decoding or the right import brings forward.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import numpy as np
 
 from anchorline.errors import BackendFailure
 from anchorline.llama.interface import (
+    Capabilities,
     DecodeStatus,
     MemoryKind,
     RuntimeLimits,
@@ -28,12 +30,26 @@ from anchorline.llama.interface import (
 VOCAB_SIZE = 50
 END_TOKEN = 49
 CELL_BYTES = 12
+STATE_BYTES = 40
+FIRST_STATE = 77
+_STATE = struct.Struct("<iI32x")
+"""Tokens and hash of a state, as exported."""
 _CELL = struct.Struct("<iII")
 """Position, token and hash of a cell, as exported."""
 
 
 def chain_hash(previous: int, token: int) -> int:
     return crc32(token.to_bytes(4, "little"), previous)
+
+
+def capabilities_of(kind: MemoryKind) -> Capabilities:
+    stateful = kind is not MemoryKind.PLAIN
+    return Capabilities(
+        kind=kind,
+        has_rows=kind is not MemoryKind.RECURRENT,
+        has_state=stateful,
+        state_bytes=STATE_BYTES if stateful else 0,
+    )
 
 
 def next_token(hashes: list[int], salt: int) -> int:
@@ -44,18 +60,30 @@ def next_token(hashes: list[int], salt: int) -> int:
     return mixed % VOCAB_SIZE
 
 
-def expected_reply(prompt: list[int], max_tokens: int, *, salt: int = 0) -> list[int]:
+def outlook(hashes: list[int], state: int, kind: MemoryKind) -> list[int]:
+    """What the next token depends on: the cells, the state, or both."""
+    if kind is MemoryKind.PLAIN:
+        return hashes
+    return [state] if kind is MemoryKind.RECURRENT else [*hashes, state]
+
+
+def expected_reply(
+    prompt: list[int], max_tokens: int, *, salt: int = 0, kind: MemoryKind = MemoryKind.PLAIN
+) -> list[int]:
     """What an undisturbed run generates; ends before END_TOKEN."""
     hashes: list[int] = []
+    state = FIRST_STATE
+    reply: list[int] = []
     for token in prompt:
         hashes.append(chain_hash(hashes[-1] if hashes else 0, token))
-    reply: list[int] = []
+        state = chain_hash(state, token)
     while len(reply) < max_tokens:
-        token = next_token(hashes, salt)
+        token = next_token(outlook(hashes, state, kind), salt)
         if token == END_TOKEN:
             break
         reply.append(token)
         hashes.append(chain_hash(hashes[-1], token))
+        state = chain_hash(state, token)
     return reply
 
 
@@ -72,6 +100,8 @@ class Faults:
     random: random.Random = field(default_factory=lambda: random.Random(0))
     decode: float = 0.0
     export: float = 0.0
+    state: float = 0.0
+    """Both ways: an export that raises, an import that is refused."""
     import_: float = 0.0
     import_broken: float = 0.0
     """An import that raises and leaves cells of its own behind."""
@@ -121,7 +151,13 @@ class FakeRuntime:
     """Implements ``Runtime``; refuses what llama.cpp refuses, and asserts what it would corrupt."""
 
     def __init__(
-        self, *, context_tokens: int = 400, sequences: int = 5, batch_tokens: int = 16, faults: Faults | None = None
+        self,
+        *,
+        context_tokens: int = 400,
+        sequences: int = 5,
+        batch_tokens: int = 16,
+        faults: Faults | None = None,
+        kind: MemoryKind = MemoryKind.PLAIN,
     ) -> None:
         self.limits = RuntimeLimits(
             context_tokens=context_tokens,
@@ -129,9 +165,11 @@ class FakeRuntime:
             ubatch_tokens=batch_tokens // 2,
             sequences=sequences,
             vocab_size=VOCAB_SIZE,
-            bytes_per_token=CELL_BYTES,
+            bytes_per_token=CELL_BYTES if kind is not MemoryKind.RECURRENT else 0,
         )
-        self.kind = MemoryKind.PLAIN
+        self.capabilities = capabilities_of(kind)
+        self.states: dict[int, tuple[int, int]] = {}
+        """Of stateful kinds: tokens and hash at the tip of each sequence."""
         self.batch = FakeBatch(batch_tokens)
         self.faults = faults or Faults()
         self.outputs: dict[int, list[int]] = {}
@@ -149,21 +187,32 @@ class FakeRuntime:
         return token == END_TOKEN
 
     def decode(self) -> DecodeStatus:
-        if self.used_cells + self.batch.size > self.limits.context_tokens:
+        if self.capabilities.has_rows and self.used_cells + self.batch.size > self.limits.context_tokens:
             return DecodeStatus.NO_CELLS
         if self.faults.strikes(self.faults.decode):
             raise BackendFailure("injected: decode")
         self.outputs.clear()
         for index, (token, position, sequence, output) in enumerate(self.batch.entries):
-            cells = self.cells.setdefault(sequence, [])
             assert 0 <= sequence < self.limits.sequences
-            assert position == len(cells), "positions must follow each other"
-            cells.append(Cell(token, chain_hash(cells[-1].hash if cells else 0, token)))
+            assert position == self.length(sequence), "positions must follow each other"
+            hashes = self._append(sequence, token)
             self.decoded_tokens += 1
             if output:
-                self.outputs[index] = [cell.hash for cell in cells]
+                _, state = self.states.get(sequence, (0, FIRST_STATE))
+                self.outputs[index] = outlook(hashes, state, self.capabilities.kind)
         self._note_chunks()
         return DecodeStatus.OK
+
+    def _append(self, sequence: int, token: int) -> list[int]:
+        """Bring the cells and the state of a sequence forward by one token; the hashes of its cells."""
+        cells = self.cells.setdefault(sequence, [])
+        if self.capabilities.has_state:
+            count, state = self.states.get(sequence, (0, FIRST_STATE))
+            assert not self.capabilities.has_rows or count == len(cells), "a restored chain without its state"
+            self.states[sequence] = (count + 1, chain_hash(state, token))
+        if self.capabilities.has_rows:
+            cells.append(Cell(token, chain_hash(cells[-1].hash if cells else 0, token)))
+        return [cell.hash for cell in cells]
 
     def _note_chunks(self) -> None:
         spans: dict[int, list[int]] = {}
@@ -179,21 +228,30 @@ class FakeRuntime:
         return chosen, (chosen,) * top
 
     def copy_sequence(self, source: int, target: int, start: int, end: int) -> None:
-        assert not self.cells.get(target)
+        assert not self.length(target)
         assert start == 0
-        assert end <= len(self.cells[source])
-        self.cells[target] = self.cells[source][start:end]
+        assert end <= self.length(source)
+        assert self.capabilities.can_trim or end == self.length(source), "stateful models fork at the tip alone"
+        self.cells[target] = self.cells.get(source, [])[start:end]
+        if self.capabilities.has_state:
+            self.states[target] = self.states[source]
 
     def remove(self, sequence: int, start: int, end: int | None = None) -> None:
+        assert self.capabilities.can_trim or (start == 0 and end is None), "stateful models cannot be trimmed"
         cells = self.cells.get(sequence, [])
         del cells[start:end]
+        self.states.pop(sequence, None)
 
     def length(self, sequence: int) -> int:
+        if self.capabilities.has_state:
+            return self.states.get(sequence, (0, 0))[0]
         return len(self.cells.get(sequence, []))
 
     def export_rows(
         self, sequence: int, start: int, end: int, allocate: Callable[[int], memoryview | None]
     ) -> memoryview | None:
+        if not self.capabilities.has_rows:
+            return memoryview(b"")
         cells = self.cells[sequence][start:end]
         assert len(cells) == end - start > 0
         memory = allocate(len(cells) * CELL_BYTES)
@@ -206,8 +264,11 @@ class FakeRuntime:
         return memory
 
     def import_rows(self, sequence: int, rows: memoryview, start: int, end: int) -> bool:
+        if not self.capabilities.has_rows:
+            return True
         live = self.cells.setdefault(sequence, [])
         assert len(live) == start
+        self.states.pop(sequence, None)
         stored = [_CELL.unpack_from(rows, at) for at in range(0, rows.nbytes, CELL_BYTES)]
         if self.used_cells + len(stored) > self.limits.context_tokens or self.faults.strikes(self.faults.import_):
             return False
@@ -217,6 +278,24 @@ class FakeRuntime:
         chosen = [Cell(token, value) for position, token, value in stored if start <= position < end]
         assert len(chosen) == end - start
         live.extend(chosen)
+        return True
+
+    def export_state(self, sequence: int, allocate: Callable[[int], memoryview | None]) -> memoryview | None:
+        memory = allocate(STATE_BYTES)
+        if memory is None:
+            return None
+        if self.faults.strikes(self.faults.state):
+            raise BackendFailure("injected: state export")
+        _STATE.pack_into(memory, 0, *self.states[sequence])
+        return memory
+
+    def import_state(self, sequence: int, state: memoryview, position: int) -> bool:
+        count, value = _STATE.unpack_from(state)
+        if self.faults.strikes(self.faults.state) or count != position:
+            return False
+        if self.capabilities.has_rows and len(self.cells.get(sequence, [])) != position:
+            return False
+        self.states[sequence] = (count, value)
         return True
 
     def close(self) -> None:

@@ -46,6 +46,8 @@ class HostChain:
     ends: tuple[int, ...]
     """Ascending ends of the segments; the last is ≥ ``match_tokens``."""
     bytes_per_token: float
+    state_bytes: int = 0
+    """Of the state that completes the chain of a stateful model."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,15 +80,23 @@ class Plan:
 
 
 def make_plan(
-    prompt_tokens: int, residents: Sequence[Resident], host: HostChain | None, speeds: Speeds, *, may_fork: bool
+    prompt_tokens: int,
+    residents: Sequence[Resident],
+    host: HostChain | None,
+    speeds: Speeds,
+    *,
+    may_fork: bool,
+    may_extend: bool = True,
 ) -> Plan:
     """The cheapest way to a prompt's last token; the losers are listed with what they would have cost.
 
-    ``may_fork`` says whether a free sequence id is there. Ties go to continuing, then to forking,
-    then to the host. At least the last prompt token is always left to prefill.
+    ``may_fork`` says whether a free sequence id is there, ``may_extend`` whether segments can be put
+    behind resident tokens (not with a stateful model, whose chains begin in an empty sequence).
+    Ties go to continuing, then to forking, then to the host. At least the last prompt token is
+    always left to prefill.
     """
     usable = prompt_tokens - 1
-    candidates = list(_candidates(usable, residents, host, may_fork=may_fork))
+    candidates = list(_candidates(usable, residents, host, may_fork=may_fork, may_extend=may_extend))
     priced = [
         Plan(
             source=source,
@@ -120,7 +130,7 @@ _Candidate = tuple[Source, Resident | None, int, int]
 
 
 def _candidates(
-    usable: int, residents: Sequence[Resident], host: HostChain | None, *, may_fork: bool
+    usable: int, residents: Sequence[Resident], host: HostChain | None, *, may_fork: bool, may_extend: bool
 ) -> Iterator[_Candidate]:
     """(source, resident, tokens from it, tokens restored in all) of every way there is."""
     host_reach = 0 if host is None else min(host.match_tokens, usable)
@@ -138,7 +148,7 @@ def _candidates(
         else:
             continue
         yield source, resident, shared, shared
-        if host_reach > shared:
+        if may_extend and host_reach > shared:
             yield source, resident, shared, host_reach
 
 
@@ -151,7 +161,7 @@ def _restore_seconds(start: int, end: int, host: HostChain | None, speeds: Speed
     """Expected seconds to import the segments that lie in [start, end); exports are read whole."""
     if host is None or end <= start:
         return 0.0
-    seconds = 0.0
+    seconds = host.state_bytes * speeds.restore_seconds_per_byte
     low = 0
     for high in host.ends:
         if high > start and low < end:

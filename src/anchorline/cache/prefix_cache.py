@@ -3,39 +3,21 @@
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 from anchorline.cache.cuts import PIECE_TOKENS_MIN, chunk_ends, piece_ends
-from anchorline.cache.eviction import Victims
-from anchorline.cache.host import Extent, HostArena
 from anchorline.cache.pins import HeadPins, PinName
 from anchorline.cache.prompt import Prompt
-from anchorline.cache.tree import Absence, Match, Rows, Segment, SegmentTree
-from anchorline.llama.interface import TokenArray
-
-Allocate = Callable[[int], memoryview | None]
-Export = Callable[[int, int, Allocate], memoryview | None]
-"""Exports the rows of [start, end) into memory from the allocator; None when that gave none."""
+from anchorline.cache.retention import thin_states
+from anchorline.cache.storage import Export, ExportState, HostStorage
+from anchorline.cache.tree import Absence, Match, Rows, Segment, SegmentTree, State
+from anchorline.llama.interface import Capabilities, TokenArray
 
 PIN_SHARE = 0.5
 """Pins may hold this share of the budget."""
 PIECE_BYTES_MAX = 128 << 20
 """About the largest export; at memory speed it takes a few hundredths of a second."""
-
-
-@dataclass(slots=True)
-class CacheCounters:
-    """What happened so far; only grows."""
-
-    saved_segments: int = 0
-    exported_bytes: int = 0
-    restored_bytes: int = 0
-    evictions: int = 0
-    evicted_bytes: int = 0
-    restore_failures: int = 0
-    unsaved: Counter[str] = field(default_factory=Counter)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,17 +33,27 @@ class RestoreSpan:
 class PrefixCache:
     """Which prefixes are kept in host RAM. Not thread-safe; owned by the engine thread.
 
-    In exact mode segments are prefill chunks and are matched whole.
+    In exact mode segments are prefill chunks and are matched whole. With a stateful model a prefix
+    is usable up to the deepest segment that has a state.
     """
 
-    def __init__(self, *, budget_bytes: int, exact: bool, batch_tokens: int, bytes_per_token: float) -> None:
+    def __init__(
+        self,
+        capabilities: Capabilities,
+        *,
+        budget_bytes: int,
+        exact: bool,
+        batch_tokens: int,
+        bytes_per_token: float,
+    ) -> None:
         """``bytes_per_token`` is an estimate that bounds pieces; what is kept is counted as it is."""
-        self.arena = HostArena(budget_bytes)
-        self.tree = SegmentTree(splitting=not exact)
+        self.tree = SegmentTree(splitting=not exact, stateful=capabilities.has_state)
+        self.storage = HostStorage(self.tree, budget_bytes=budget_bytes)
+        self.arena = self.storage.arena
+        self.counters = self.storage.counters
         self.pins = HeadPins(limit_bytes=int(self.arena.budget_bytes * PIN_SHARE))
-        self.counters = CacheCounters()
         self._batch_tokens = batch_tokens
-        self._piece_tokens = max(PIECE_TOKENS_MIN, int(PIECE_BYTES_MAX / bytes_per_token))
+        self._piece_tokens = max(PIECE_TOKENS_MIN, int(PIECE_BYTES_MAX / max(bytes_per_token, 1.0)))
 
     # -- reading ------------------------------------------------------------------------------
 
@@ -74,6 +66,22 @@ class PrefixCache:
             return self.tree.match(tokens)
         return self.tree.match_chunks(tokens, chunk_ends(prompt, self._batch_tokens)[:-1])
 
+    def resume_point(self, match: Match, limit: int) -> int:
+        """The last position, at most ``limit``, up to which ``match`` can be restored; 0 when nowhere.
+
+        Anywhere in it for plain attention; with a stateful model where a segment with a state ends.
+        """
+        reach = min(match.restorable, limit)
+        if not self.tree.stateful:
+            return reach
+        ends = (segment.end for segment in match.chain if segment.state is not None and segment.end <= reach)
+        return max(ends, default=0)
+
+    @staticmethod
+    def segment_at(match: Match, position: int) -> Segment:
+        """The segment of ``match`` that ends at ``position``, a resume point of a stateful model."""
+        return next(segment for segment in match.chain if segment.end == position)
+
     def touch(self, match: Match, restored: int) -> None:
         """Note that the segments of ``match`` up to ``restored`` were used."""
         self.tree.touch([segment for segment in match.chain if segment.start < restored])
@@ -83,6 +91,12 @@ class PrefixCache:
         self.counters.restore_failures += 1
         self.tree.drop_below(segment, Absence.RESTORE_FAILED)
         self.pins.forget_ghosts()
+
+    def reject_state(self, segment: Segment) -> None:
+        """Forget the state of ``segment``: a restore of it was refused. Its rows stay."""
+        self.counters.restore_failures += 1
+        if segment.state is not None:
+            self.tree.drop_state(segment)
 
     @staticmethod
     def spans(match: Match, start: int, end: int) -> list[RestoreSpan]:
@@ -101,38 +115,56 @@ class PrefixCache:
 
     # -- saving -------------------------------------------------------------------------------
 
-    def save(self, prompt: Prompt, tokens: TokenArray, export: Export) -> Iterator[int]:
+    def capture(self, export: ExportState, *, ends_reply: bool) -> State | None:
+        """A state, held by the caller until ``save`` takes it; None when there is no room (counted)."""
+        stored = self.storage.store_state(export, ends_reply=ends_reply)
+        return stored if isinstance(stored, State) else None
+
+    def save(
+        self, prompt: Prompt, tokens: TokenArray, export: Export, states: dict[int, State] | None = None
+    ) -> Iterator[int]:
         """Keep the rows of ``tokens``, as far as they are not kept yet, and pin the head anchor.
 
-        ``tokens`` begin as the prompt does. Yields the end of each piece once it is kept, so that
-        the engine can do other work in between. The path is leased until the iterator ends.
+        ``tokens`` begin as the prompt does. ``states`` are taken over, by position, and those whose
+        rows cannot be kept are freed. Yields the end of each piece once it is kept, so that the
+        engine can do other work in between. The path is leased until the iterator ends.
         """
+        states = {} if states is None else states
         self.tree.advance()
         if self.tree.splitting:
             kept = self.tree.match(tokens).restorable
-            ends = piece_ends(prompt, kept, int(tokens.size), longest=self._piece_tokens)
+            pieces = piece_ends(prompt, kept, int(tokens.size), longest=self._piece_tokens)
         else:
-            ends = [end for end in chunk_ends(prompt, self._batch_tokens)[:-1] if end <= tokens.size]
-        yield from self._save_pieces(tokens, ends, export)
-        self._pin_head(prompt)
-
-    def _save_pieces(self, tokens: TokenArray, ends: list[int], export: Export) -> Iterator[int]:
+            pieces = [end for end in chunk_ends(prompt, self._batch_tokens)[:-1] if end <= tokens.size]
         path: list[Segment] = []
         try:
-            for end in ends:
-                parent = path[-1] if path else self.tree.root
-                if parent.end >= end:
-                    continue
+            yield from self._save_pieces(tokens, path, sorted({*pieces, *states}), export, states)
+            if self.tree.stateful:
+                thin_states(self.tree, path, prompt)
+        finally:
+            for node in path:
+                node.leases -= 1
+            for state in states.values():
+                state.release()
+            states.clear()
+            self.tree.prune_ghosts()
+        self._pin_head(prompt)
+
+    def _save_pieces(
+        self, tokens: TokenArray, path: list[Segment], ends: list[int], export: Export, states: dict[int, State]
+    ) -> Iterator[int]:
+        for end in ends:
+            parent = path[-1] if path else self.tree.root
+            if parent.end < end:
                 for node in self.tree.descend(tokens, end, from_node=parent):
                     node.leases += 1
                     path.append(node)
                 if not self._fill(path, parent.end, end, export):
                     return
-                yield end
-        finally:
-            for node in path:
-                node.leases -= 1
-            self.tree.prune_ghosts()
+            state = states.pop(end, None)
+            if state is not None:
+                self.tree.keep_state(path[-1], state)
+            yield end
 
     def _fill(self, path: list[Segment], start: int, end: int, export: Export) -> bool:
         """Give rows to the ghosts of ``path`` in [start, end); False when they stay ghosts.
@@ -142,55 +174,13 @@ class PrefixCache:
         missing = [node for node in path if node.start >= start and node.end <= end and node.rows is None]
         if not missing:
             return True
-        low, high = missing[0].start, missing[-1].end
-        reasons: list[Absence] = []
-        rows = self._export(low, high, export, reasons)
-        if rows is None:
+        rows = self.storage.store_rows(missing[0].start, missing[-1].end, export)
+        if isinstance(rows, Absence):
             for node in missing:
-                node.absence = reasons[-1]
-            self.counters.unsaved[reasons[-1]] += 1
+                node.absence = rows
             return False
         for node in missing:
             self.tree.keep(node, rows)
-        self.counters.saved_segments += 1
-        self.counters.exported_bytes += rows.nbytes
-        return True
-
-    def _export(self, start: int, end: int, export: Export, reasons: list[Absence]) -> Rows | None:
-        """One export into the arena, or None with the reason appended."""
-        taken: list[Extent] = []
-        victims = Victims(self.tree)
-
-        def allocate(size_bytes: int) -> memoryview | None:
-            if size_bytes > self.arena.budget_bytes:
-                reasons.append(Absence.OVERSIZE)
-                return None
-            extent = self.arena.allocate(size_bytes)
-            while extent is None and self._drop_one(victims):
-                extent = self.arena.allocate(size_bytes)
-            if extent is None:
-                reasons.append(Absence.NO_ROOM)
-                return None
-            taken.append(extent)
-            return self.arena.view(extent)
-
-        memory = export(start, end, allocate)
-        if memory is None:
-            for extent in taken:
-                self.arena.free(extent)
-            if not reasons:
-                reasons.append(Absence.EXPORT_FAILED)
-            return None
-        [extent] = taken
-        return Rows(memory, start, end, lambda: self.arena.free(extent))
-
-    def _drop_one(self, victims: Victims) -> bool:
-        """Evict one segment; False when every kept one is held."""
-        before = self.arena.used_bytes
-        if not victims.drop_next():
-            return False
-        self.counters.evictions += 1
-        self.counters.evicted_bytes += before - self.arena.used_bytes
         return True
 
     # -- pinning ------------------------------------------------------------------------------

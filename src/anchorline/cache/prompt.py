@@ -33,6 +33,11 @@ class Cut:
     message: int | None = None
     """Index of the last message before the cut; None for the head of a prompt without one."""
 
+    @property
+    def label(self) -> str:
+        """For logs: ``head``, ``message 3``, ``generation``."""
+        return f"message {self.message}" if self.kind is CutKind.MESSAGE else str(self.kind)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prompt:
@@ -49,6 +54,9 @@ class Prompt:
     """Whether the head anchor deserves a pin (tools, or a system prompt of ≥ 256 tokens)."""
     message_starts: tuple[int, ...] = field(default=())
     """Token position where each message starts, ascending; to name a first difference."""
+
+    turn_start: int | None = None
+    """Token position where the newest user message starts; states behind it are kept together."""
 
     def __len__(self) -> int:
         return int(self.tokens.size)

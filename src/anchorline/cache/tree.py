@@ -40,8 +40,28 @@ class Absence(StrEnum):
     RESTORE_FAILED = "restore_failed"
 
 
+class State:
+    """What a stateful model needs to resume at one position; held by the segment that ends there."""
+
+    __slots__ = ("_free", "ends_reply", "memory")
+
+    def __init__(self, memory: memoryview, free: Callable[[], None], *, ends_reply: bool = False) -> None:
+        self.memory = memory
+        self.ends_reply = ends_reply
+        """Captured where a stream ended, not at a cut of its prompt."""
+        self._free = free
+
+    @property
+    def nbytes(self) -> int:
+        return self.memory.nbytes
+
+    def release(self) -> None:
+        """Free the bytes; must be called once."""
+        self._free()
+
+
 class Rows:
-    """One exported span of rows; the nodes that view parts of it are counted."""
+    """One exported span of rows; the nodes that view parts of it are counted. Models without rows have empty ones."""
 
     __slots__ = ("_free", "end", "memory", "start", "viewers")
 
@@ -80,6 +100,7 @@ class Segment:
         "pins",
         "rows",
         "start",
+        "state",
         "tokens",
         "uses",
     )
@@ -90,6 +111,8 @@ class Segment:
         self.tokens = tokens
         self.children: dict[int, list[Segment]] = {}
         self.rows: Rows | None = None
+        self.state: State | None = None
+        """The state at ``end``; only where there are rows."""
         self.absence: Absence | None = None
         self.leases = 0
         self.pins = 0
@@ -102,10 +125,11 @@ class Segment:
 
     @property
     def kept_bytes(self) -> int:
-        """This node's share of its export, by tokens; 0 for a ghost."""
+        """This node's share of its export, by tokens, and its state; 0 for a ghost."""
         if self.rows is None:
             return 0
-        return self.rows.nbytes * int(self.tokens.size) // (self.rows.end - self.rows.start)
+        share = self.rows.nbytes * int(self.tokens.size) // (self.rows.end - self.rows.start)
+        return share + (self.state.nbytes if self.state is not None else 0)
 
     def offspring(self) -> Iterator[Segment]:
         for siblings in self.children.values():
@@ -140,11 +164,15 @@ class Match:
 class SegmentTree:
     """Every token history of one namespace. Not thread-safe; owned by the engine thread."""
 
-    def __init__(self, *, splitting: bool = True, ghost_tokens_limit: int = 8_000_000) -> None:
+    def __init__(self, *, splitting: bool = True, stateful: bool = False, ghost_tokens_limit: int = 8_000_000) -> None:
         self.root = Segment(None, 0, np.empty(0, dtype=np.int32))
         self.splitting = splitting
+        self.stateful = stateful
+        """Whether a prefix is usable only where a segment with a state ends."""
         self.ghost_tokens = 0
         self.kept_segments = 0
+        self.states = 0
+        self.state_bytes = 0
         self._ghost_tokens_limit = ghost_tokens_limit
         self._tick = 0
 
@@ -239,7 +267,7 @@ class SegmentTree:
     def _split(self, node: Segment, at: int) -> Segment:
         """Split ``node`` after ``at`` of its tokens; the upper part is new, ``node`` keeps the tail.
 
-        Leases and pins stay with the tail, which keeps the upper part alive as its parent.
+        Leases, pins and the state stay with the tail, which keeps the upper part alive as its parent.
         """
         assert 0 < at < node.tokens.size
         assert node.parent is not None
@@ -267,6 +295,23 @@ class SegmentTree:
         self.kept_segments += 1
         self.ghost_tokens -= int(node.tokens.size)
 
+    def keep_state(self, node: Segment, state: State) -> None:
+        """Give a kept node the state at its end; the state it may have had is freed."""
+        assert node.rows is not None
+        if node.state is not None:
+            self.drop_state(node)
+        node.state = state
+        self.states += 1
+        self.state_bytes += state.nbytes
+
+    def drop_state(self, node: Segment) -> None:
+        """Free a node's state; its rows stay and can still be restored up to a later one."""
+        assert node.state is not None
+        self.states -= 1
+        self.state_bytes -= node.state.nbytes
+        node.state.release()
+        node.state = None
+
     def drop(self, node: Segment, reason: Absence) -> None:
         """Turn a droppable node into a ghost."""
         assert node.is_droppable
@@ -283,6 +328,8 @@ class SegmentTree:
 
     def _make_ghost(self, node: Segment, reason: Absence) -> None:
         assert node.rows is not None
+        if node.state is not None:
+            self.drop_state(node)
         node.rows.release()
         node.rows = None
         node.absence = reason

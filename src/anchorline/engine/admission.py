@@ -9,14 +9,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from anchorline.cache.plan import HostChain, Plan, Resident, Source, make_plan
-from anchorline.cache.prefix_cache import PrefixCache, RestoreSpan
+from anchorline.cache.prefix_cache import PrefixCache
 from anchorline.cache.tree import Absence, Match
 from anchorline.engine.live import LiveSequence, SequencePool
 from anchorline.engine.request import MissReason, PlanKind
+from anchorline.engine.restoring import Restorer
 from anchorline.engine.saving import Saver
 from anchorline.engine.speeds import SpeedMeter
 from anchorline.engine.stream import Clock, Restoration, Stream
-from anchorline.errors import BackendFailure
 from anchorline.llama.interface import Runtime
 
 NOTHING_MATCHED = Match((), 0, 0, None)
@@ -40,9 +40,14 @@ class Admission:
     pool: SequencePool
     cache: PrefixCache | None
     saver: Saver
+    restorer: Restorer
     meter: SpeedMeter
     clock: Clock
     count_running: Callable[[], int]
+
+    @property
+    def stateful(self) -> bool:
+        return self.runtime.capabilities.has_state
 
     def admit(self, stream: Stream) -> bool:
         """Start ``stream``; False, with nothing changed but idle sequences dropped, when the pool has no room."""
@@ -55,18 +60,22 @@ class Admission:
             return False
         planned = self.clock()
         live = self._seat(stream, plan, source)
-        failed = self._import(live, match, plan)
+        failed = False
+        if self.cache is not None and plan.host_tokens:
+            failed = not self.restorer.restore(self.cache, live, match, plan.restored_tokens)
         restored = self.clock()
         stream.live = live
         if stream.call.admitted_seconds is None:
             stream.call.admitted_seconds = started
             seen = max(match.seen, max((r.match_tokens for r in residents), default=0))
+            miss, missing_cut = self._miss(stream, match, seen, live.length, failed=failed)
             stream.call.restoration = Restoration(
                 plan=_plan_kind(plan, live),
                 resident_tokens=min(plan.resident_tokens, live.length),
                 host_tokens=max(0, live.length - plan.resident_tokens),
                 seen_tokens=seen,
-                miss=self._miss(stream, match, seen, live.length, failed=failed),
+                miss=miss,
+                missing_cut=missing_cut,
                 plan_seconds=planned - started,
                 restore_seconds=restored - planned,
                 rejected_plans=tuple((_PLAN_KINDS[kind], why) for kind, why in plan.rejected),
@@ -89,16 +98,32 @@ class Admission:
 
     def _plan(self, stream: Stream, match: Match, residents: list[Resident]) -> Plan:
         host = None
-        if self.cache is not None and match.restorable:
-            spans = self.cache.spans(match, 0, match.restorable)
+        reach = 0 if self.cache is None else self.cache.resume_point(match, stream.buffer.count - 1)
+        if self.cache is not None and reach:
+            spans = self.cache.spans(match, 0, reach)
             nbytes = sum(span.rows.nbytes for span in spans)
             covered = sum(span.rows.end - span.rows.start for span in spans)
             host = HostChain(
-                match_tokens=match.restorable,
+                match_tokens=reach,
                 ends=tuple(span.end for span in spans),
                 bytes_per_token=nbytes / covered,
+                state_bytes=self._state_bytes(match, reach),
             )
-        return make_plan(stream.buffer.count, residents, host, self.meter.speeds, may_fork=self.pool.has_free_id)
+        return make_plan(
+            stream.buffer.count,
+            residents,
+            host,
+            self.meter.speeds,
+            may_fork=self.pool.has_free_id,
+            may_extend=not self.stateful,
+        )
+
+    def _state_bytes(self, match: Match, position: int) -> int:
+        if self.cache is None or not self.stateful:
+            return 0
+        state = self.cache.segment_at(match, position).state
+        assert state is not None
+        return state.nbytes
 
     # -- room ---------------------------------------------------------------------------------
 
@@ -128,51 +153,21 @@ class Admission:
             return source
         return self.pool.fork(source, plan.resident_tokens, prompt, buffer)
 
-    def _import(self, live: LiveSequence, match: Match, plan: Plan) -> bool:
-        """Import the plan's segments behind the resident tokens; True when one was refused.
-
-        A refused segment ends the chain: what follows is prefilled, and the bad rows are forgotten.
-        """
-        if self.cache is None or plan.restored_tokens == 0:
-            return False
-        self.cache.touch(match, plan.restored_tokens)
-        started = self.clock()
-        imported_bytes = imported = 0
-        refused = False
-        for span in self.cache.spans(match, plan.resident_tokens, plan.restored_tokens):
-            if not self._import_span(live, span):
-                refused = True
-                break
-            live.length = span.end
-            imported += 1
-            imported_bytes += span.rows.nbytes
-        self.cache.counters.restored_bytes += imported_bytes
-        self.meter.restored(imported_bytes, imported, self.clock() - started)
-        return refused
-
-    def _import_span(self, live: LiveSequence, span: RestoreSpan) -> bool:
-        """Import one span; False when it was refused. Bad rows are forgotten, bad cells emptied."""
-        assert self.cache is not None
-        had_room = self.pool.free_cells >= span.rows.end - span.rows.start
-        try:
-            if self.runtime.import_rows(live.id, span.rows.memory, span.start, span.end):
-                return True
-        except BackendFailure:
-            # What the sequence holds now is unknown: it starts again, and so costs time, not an answer.
-            self.pool.empty(live)
-        if had_room:
-            self.cache.reject(span.segment)
-        return False
-
-    def _miss(self, stream: Stream, match: Match, seen: int, restored: int, *, failed: bool) -> MissReason | None:
-        """Why less was restored than had been seen; None when all of it was."""
-        if restored >= min(seen, stream.buffer.count - 1):
-            return None
+    def _miss(
+        self, stream: Stream, match: Match, seen: int, restored: int, *, failed: bool
+    ) -> tuple[MissReason | None, str | None]:
+        """Why less was restored than could have been, and which cut lacks its state; None when nothing was missed."""
+        reach = min(seen, stream.buffer.count - 1)
+        if restored >= reach:
+            return None, None
         if failed:
-            return MissReason.FAILED
-        if match.absence is None:
-            return MissReason.CHEAPER
-        return _ABSENCE_REASONS[match.absence]
+            return MissReason.FAILED, None
+        if match.absence is not None:
+            return _ABSENCE_REASONS[match.absence], None
+        if not self.stateful:
+            return MissReason.CHEAPER, None
+        cuts = [cut for cut in stream.call.prompt.cuts if restored < cut.position <= reach]
+        return (MissReason.NO_STATE, cuts[-1].label) if cuts else (None, None)
 
 
 _ABSENCE_REASONS = {

@@ -13,8 +13,8 @@ from anchorline.engine.loop import EngineLoop
 from anchorline.engine.request import GenerationRequest, ReplyConsumer
 from anchorline.engine.stats import EngineStats
 from anchorline.engine.stream import Call, Clock, open_call
-from anchorline.errors import ConfigError, EngineFailure, ModelError, PromptTooLong, QueueFull, RequestError
-from anchorline.llama.interface import MemoryKind, Runtime, RuntimeLimits
+from anchorline.errors import ConfigError, EngineFailure, PromptTooLong, QueueFull, RequestError
+from anchorline.llama.interface import Runtime
 
 log = logging.getLogger("anchorline.engine")
 
@@ -30,11 +30,13 @@ class _Stop:
     """Ends the loop."""
 
 
-def make_cache(config: EngineConfig, limits: RuntimeLimits) -> PrefixCache | None:
+def make_cache(config: EngineConfig, runtime: Runtime) -> PrefixCache | None:
     """The cache that ``config`` asks for, or None when it is off."""
     if not config.cache:
         return None
+    limits = runtime.limits
     return PrefixCache(
+        runtime.capabilities,
         budget_bytes=config.cache_ram_bytes,
         exact=config.exact,
         batch_tokens=limits.batch_tokens,
@@ -47,8 +49,6 @@ class Engine:
 
     def __init__(self, runtime: Runtime, config: EngineConfig, *, clock: Clock) -> None:
         config.validate()
-        if runtime.kind is not MemoryKind.PLAIN:
-            raise ModelError(f"models with {runtime.kind} memory are not served yet; plain attention is")
         self.parallel = 1 if config.exact else config.parallel
         self.context_tokens = runtime.limits.context_tokens
         needed = self.parallel + (0 if config.exact or not config.cache else config.resident_idle)
@@ -59,7 +59,7 @@ class Engine:
         self._runtime = runtime
         self._config = config
         self._clock = clock
-        self._cache = make_cache(config, runtime.limits)
+        self._cache = make_cache(config, runtime)
         self._loop = EngineLoop(runtime, config, self._cache, clock)
         self._inbox: SimpleQueue[Call | _Cancel | _Stop] = SimpleQueue()
         self._lock = threading.Lock()
@@ -210,6 +210,8 @@ class Engine:
             host_budget_bytes=cache.arena.budget_bytes,
             host_used_bytes=cache.arena.used_bytes,
             host_segments=cache.tree.kept_segments,
+            host_states=cache.tree.states,
+            host_state_bytes=cache.tree.state_bytes,
             pinned_bytes=cache.pins.pinned_bytes,
             pins=len(cache.pins),
             restored_bytes=counters.restored_bytes,

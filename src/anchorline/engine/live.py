@@ -9,6 +9,7 @@ import numpy as np
 from anchorline.cache.plan import Resident
 from anchorline.cache.prompt import Prompt
 from anchorline.cache.tokens import common_prefix
+from anchorline.cache.tree import State
 from anchorline.llama.interface import Runtime, TokenArray
 
 
@@ -36,7 +37,7 @@ class TokenBuffer:
 class LiveSequence:
     """One sequence of the pool: the first ``length`` tokens of ``buffer`` are decoded into its cells."""
 
-    __slots__ = ("buffer", "busy", "id", "last_used", "length", "prompt", "saving", "shared", "shared_with")
+    __slots__ = ("buffer", "busy", "id", "last_used", "length", "prompt", "saving", "shared", "shared_with", "states")
 
     def __init__(self, sequence: int, prompt: Prompt, buffer: TokenBuffer) -> None:
         self.id = sequence
@@ -49,6 +50,8 @@ class LiveSequence:
         self.shared = 0
         """Leading tokens whose cells belong to ``shared_with`` too, and are counted there."""
         self.saving: Iterator[int] | None = None
+        self.states: dict[int, State] = {}
+        """States captured at positions of this history that are not saved yet."""
 
     @property
     def decoded(self) -> TokenArray:
@@ -65,6 +68,7 @@ class SequencePool:
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
+        self._capabilities = runtime.capabilities
         self._free_ids = list(range(runtime.limits.sequences - 1, -1, -1))
         self._live: dict[int, LiveSequence] = {}
         self._clock = 0
@@ -77,6 +81,8 @@ class SequencePool:
 
     @property
     def used_cells(self) -> int:
+        if not self._capabilities.has_rows:
+            return 0
         return sum(live.cells for live in self._live.values())
 
     @property
@@ -92,11 +98,14 @@ class SequencePool:
         return sorted((live for live in self._live.values() if not live.busy), key=lambda live: live.last_used)
 
     def residents(self, tokens: TokenArray) -> list[Resident]:
-        """Every live sequence that agrees with the beginning of ``tokens``."""
+        """Every live sequence that ``tokens`` can go on from: one that agrees with their beginning.
+
+        With a stateful model it must agree to its tip, and ``tokens`` must go on behind that.
+        """
         found = []
         for live in self._live.values():
             agreed = common_prefix(live.decoded, tokens)
-            if agreed:
+            if agreed and (self._capabilities.can_trim or agreed == live.length < tokens.size):
                 resident = Resident(sequence=live.id, match_tokens=agreed, length_tokens=live.length, busy=live.busy)
                 found.append(resident)
         return found
@@ -110,6 +119,7 @@ class SequencePool:
 
     def fork(self, source: LiveSequence, length: int, prompt: Prompt, buffer: TokenBuffer) -> LiveSequence:
         """A new busy sequence that shares the first ``length`` cells of ``source``."""
+        assert self._capabilities.can_trim or length == source.length
         live = self.create(prompt, buffer)
         self._runtime.copy_sequence(source.id, live.id, 0, length)
         live.length = length
@@ -124,8 +134,9 @@ class SequencePool:
         self.touch(live)
 
     def trim(self, live: LiveSequence, length: int) -> None:
-        """Drop the cells of ``live`` behind ``length``."""
+        """Drop the cells of ``live`` behind ``length``; stateful models can't, so there must be none."""
         assert length <= live.length
+        assert self._capabilities.can_trim or length == live.length
         if length < live.length:
             self._remove_from(live, length)
 

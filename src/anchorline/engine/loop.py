@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from itertools import pairwise
 
-from anchorline.cache.cuts import chunk_ends
 from anchorline.cache.prefix_cache import PrefixCache
 from anchorline.config import EngineConfig
 from anchorline.engine.admission import Admission
 from anchorline.engine.live import LiveSequence, SequencePool
+from anchorline.engine.pacing import default_checkpoint_tokens, pauses, tokens_to_pause
 from anchorline.engine.request import FinishReason, SampledToken
+from anchorline.engine.reseating import reseat
+from anchorline.engine.restoring import Restorer
 from anchorline.engine.saving import Saver
 from anchorline.engine.schedule import chunk_tokens, share_batch
 from anchorline.engine.speeds import SpeedMeter
@@ -42,12 +43,17 @@ class EngineLoop:
         self._parallel = 1 if config.exact else config.parallel
         self._resident_idle = 0 if config.exact or cache is None else config.resident_idle
         self._clock = clock
+        self._stateful = runtime.capabilities.has_state
+        self._checkpoint_tokens = config.checkpoint_every or default_checkpoint_tokens(
+            runtime.capabilities, runtime.limits
+        )
         self._saver = Saver(runtime, cache)
         self._admission = Admission(
             runtime=runtime,
             pool=self.pool,
             cache=cache,
             saver=self._saver,
+            restorer=Restorer(runtime=runtime, pool=self.pool, meter=self.meter, clock=clock),
             meter=self.meter,
             clock=clock,
             count_running=lambda: len(self.running),
@@ -98,16 +104,30 @@ class EngineLoop:
                 self._blocked = True
                 return
             self.waiting.popleft()
-            if stream.sampler is None:
-                stream.sampler = self.runtime.sampler(stream.sampling, stream.call.prompt.tokens)
-            self.running.append(stream)
+            self._run(stream)
+
+    def _run(self, stream: Stream) -> None:
+        """Count a seated stream among the running ones."""
+        assert stream.live is not None
+        if stream.sampler is None:
+            stream.sampler = self.runtime.sampler(stream.sampling, stream.call.prompt.tokens)
+        stream.stops = pauses(
+            stream.call.prompt,
+            stream.live.length,
+            exact_batch_tokens=self.runtime.limits.batch_tokens if self._exact else None,
+            checkpoint_tokens=self._checkpoint_tokens if self._keeps_states(stream) else None,
+        )
+        self.running.append(stream)
+
+    def _keeps_states(self, stream: Stream) -> bool:
+        return self._stateful and self.cache is not None and stream.call.request.use_cache
 
     def _schedule(self) -> list[tuple[Stream, int]]:
         """How many pending tokens each running stream feeds into this step; zeros are left out."""
         limits = self.runtime.limits
+        pending = [tokens_to_pause(stream) for stream in self.running]
         if self._exact:
-            return [(stream, self._exact_share(stream)) for stream in self.running]
-        pending = [stream.pending for stream in self.running]
+            return list(zip(self.running, pending, strict=True))
         generating = 1 in pending
         chunk = limits.ubatch_tokens
         if not generating:
@@ -118,14 +138,6 @@ class EngineLoop:
             )
         shares = share_batch(pending, batch_tokens=limits.batch_tokens, chunk_tokens=chunk)
         return [(stream, share) for stream, share in zip(self.running, shares, strict=True) if share]
-
-    def _exact_share(self, stream: Stream) -> int:
-        """Exact mode: up to the next chunk end, a function of the prompt's cuts alone."""
-        assert stream.live is not None
-        if not stream.in_prompt:
-            return 1
-        ends = [0, *chunk_ends(stream.call.prompt, self.runtime.limits.batch_tokens)]
-        return next(high - stream.live.length for low, high in pairwise(ends) if low <= stream.live.length < high)
 
     def _decode(self, work: list[tuple[Stream, int]]) -> list[Call]:
         """One decode call over ``work``, then sampling for the streams that fed all they knew."""
@@ -140,18 +152,35 @@ class EngineLoop:
         self.decode_calls += 1
         ended_at = self._clock()
         self.meter.prefilled(self.runtime.batch.size, ended_at - started)
-        ended: list[Call] = []
-        for stream, share in work:
-            assert stream.live is not None
-            was_in_prompt = stream.in_prompt
-            stream.live.length += share
-            if was_in_prompt and not stream.in_prompt:
-                self._prompt_done(stream, ended_at)
+        choosing: list[tuple[Stream, int]] = []
+        try:
+            for stream, share in work:
+                self._advance(stream, share, ended_at)
+        except BackendFailure as error:
+            return self._lose([stream for stream, _ in work], error)
         for stream, output in outputs:
+            choosing.append((stream, output))
+            choosing.extend((sibling, output) for sibling in self._fork_choices(stream))
+        ended: list[Call] = []
+        for stream, output in choosing:
             self._sample(stream, output)
             if stream.finish is not None and self._finish(stream):
                 ended.append(stream.call)
         return ended
+
+    def _advance(self, stream: Stream, share: int, now: float) -> None:
+        """``share`` more tokens of ``stream`` are decoded: note the end of its prompt, keep states at pauses."""
+        live = stream.live
+        assert live is not None
+        live.length += share
+        if stream.call.prefilled_seconds is None and not stream.in_prompt:
+            stream.call.prefilled_seconds = now
+        if stream.stops and stream.stops[0] == live.length:
+            stream.stops.pop(0)
+            if stream.in_prompt and self._keeps_states(stream):
+                self._saver.capture(live, ends_reply=False)
+            if stream.in_prompt and self._exact and self._stateful:
+                reseat(self.runtime, live)
 
     def _fill_batch(self, work: list[tuple[Stream, int]]) -> list[tuple[Stream, int]]:
         """Put the shares into the batch; (stream, batch index) of those that yield logits."""
@@ -168,13 +197,25 @@ class EngineLoop:
                 outputs.append((stream, index))
         return outputs
 
-    def _prompt_done(self, stream: Stream, now: float) -> None:
-        """The last prompt token of ``stream`` was decoded: its siblings can fork it."""
+    def _fork_choices(self, stream: Stream) -> list[Stream]:
+        """Once the prompt of a call's first stream is decoded: the further choices, forked at its tip.
+
+        They choose from the same logits. Those for which no stream is free wait their turn.
+        """
         call = stream.call
-        if call.prefilled_seconds is None:
-            call.prefilled_seconds = now
-            self.waiting.extendleft(reversed(call.streams[1:]))
-            self._blocked = False
+        if stream.choice or call.forked or stream.generated or len(call.streams) == 1:
+            return []
+        call.forked = True
+        self._drop_idle(keep=self._resident_idle)
+        assert stream.live is not None
+        places = self._parallel - len(self.running)
+        forked, left = call.streams[1 : 1 + places], call.streams[1 + places :]
+        for sibling in forked:
+            sibling.live = self.pool.fork(stream.live, stream.live.length, call.prompt, sibling.buffer)
+            self._run(sibling)
+        self.waiting.extendleft(reversed(left))
+        self._blocked = False
+        return forked
 
     def _sample(self, stream: Stream, output: int) -> None:
         """Choose the stream's next token and hand it on; sets ``finish`` when it was the last."""
@@ -219,9 +260,11 @@ class EngineLoop:
         assert live is not None
         live.busy = False
         if self.cache is None or not stream.call.request.use_cache or live.length == 0:
-            self.pool.drop(live)
+            self._forget(live)
             return
         self.pool.touch(live)
+        if self._stateful and not self._exact:
+            self._saver.capture(live, ends_reply=True)
         self._saver.enqueue(live)
         if self._exact:
             self._drop_idle(keep=0)
@@ -253,6 +296,7 @@ class EngineLoop:
         assert live is not None
         live.busy = False
         if stream.call.request.use_cache:
+            self._saver.capture(live, ends_reply=True)
             self._saver.enqueue(live)
             self._saver.flush(live)
         self.pool.drop(live)

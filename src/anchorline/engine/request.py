@@ -70,6 +70,8 @@ class MissReason(StrEnum):
     """Prefilling was expected to be quicker than restoring."""
     FAILED = "failed"
     """A restore was refused by llama.cpp; the rest was recomputed."""
+    NO_STATE = "no_state"
+    """The rows are there, but no state was kept at a later cut, and the model resumes only at one."""
     OFF = "off"
     """The cache is off, for the server or for this request."""
 
@@ -93,6 +95,8 @@ class CallReport:
     miss: MissReason | None
     first_difference: tuple[int, int] | None
     """(message index, token offset in it) where the prompt leaves everything seen before."""
+    missing_cut: str | None
+    """With NO_STATE: the cut whose state would have saved most (``head``, ``message 3``, ``generation``)."""
     queue_seconds: float
     plan_seconds: float
     restore_seconds: float

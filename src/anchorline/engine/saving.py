@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 
-from anchorline.cache.prefix_cache import Allocate, PrefixCache
+from anchorline.cache.prefix_cache import PrefixCache
+from anchorline.cache.storage import Allocate
 from anchorline.engine.live import LiveSequence
 from anchorline.errors import BackendFailure
 from anchorline.llama.interface import Runtime
@@ -51,10 +52,28 @@ class Saver:
         self._queue.remove(live)
 
     def abandon(self, live: LiveSequence) -> None:
-        """Forget about saving ``live``: its cells are lost."""
+        """Forget about saving ``live``: its cells are lost, or are not to be kept."""
         if live.saving is not None:
             live.saving = None
             self._queue.remove(live)
+        for state in live.states.values():
+            state.release()
+        live.states.clear()
+
+    def capture(self, live: LiveSequence, *, ends_reply: bool) -> None:
+        """Hold the state at the tip of ``live`` until it is saved; nothing for models without states."""
+        if self._cache is None or not self._runtime.capabilities.has_state or live.length in live.states:
+            return
+
+        def export(allocate: Allocate) -> memoryview | None:
+            try:
+                return self._runtime.export_state(live.id, allocate)
+            except BackendFailure:
+                return None
+
+        state = self._cache.capture(export, ends_reply=ends_reply)
+        if state is not None:
+            live.states[live.length] = state
 
     def _save(self, cache: PrefixCache, live: LiveSequence) -> Iterator[int]:
         def export(start: int, end: int, allocate: Allocate) -> memoryview | None:
@@ -63,4 +82,4 @@ class Saver:
             except BackendFailure:
                 return None
 
-        return cache.save(live.prompt, live.decoded, export)
+        return cache.save(live.prompt, live.decoded, export, live.states)

@@ -22,6 +22,9 @@ class EngineStats:
     host_budget_bytes: int = 0
     host_used_bytes: int = 0
     host_segments: int = 0
+    host_states: int = 0
+    host_state_bytes: int = 0
+    """Part of ``host_used_bytes``; the rest is rows."""
     pinned_bytes: int = 0
     pins: int = 0
     restored_bytes: int = 0

@@ -29,6 +29,7 @@ class Restoration:
     host_tokens: int = 0
     seen_tokens: int = 0
     miss: MissReason | None = None
+    missing_cut: str | None = None
     plan_seconds: float = 0.0
     restore_seconds: float = 0.0
     rejected_plans: tuple[tuple[PlanKind, str], ...] = ()
@@ -48,6 +49,8 @@ class Call:
     """When the first stream's prompt was decoded."""
     first_token_seconds: float | None = None
     finished_streams: int = 0
+    forked: bool = False
+    """Whether the choices beyond the first have been let go."""
 
     @property
     def prompt(self) -> Prompt:
@@ -82,6 +85,7 @@ class Call:
             generated_tokens=sum(stream.generated for stream in self.streams),
             seen_tokens=seen,
             miss=source.miss,
+            missing_cut=source.missing_cut,
             first_difference=self.prompt.locate(seen) if differs else None,
             queue_seconds=admitted - received,
             plan_seconds=source.plan_seconds,
@@ -105,6 +109,8 @@ class Stream:
     sampler: Sampler | None = None
     generated: int = 0
     finish: FinishReason | None = None
+    stops: list[int] = field(default_factory=list)
+    """Ascending positions at which the prefill pauses to capture a state."""
 
     @property
     def pending(self) -> int:

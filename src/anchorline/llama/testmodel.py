@@ -40,6 +40,15 @@ _GAINS = {
 """Standard deviations, by trial: attention soft enough that every cell counts, so that one wrong row
 shows in the logits, and greedy output that visits about 20 tokens before it goes round in circles."""
 
+_CENTRES = {
+    "time_mix_w0": -5.0,
+    "time_mix_ln.weight": 1.0,
+    "time_mix_k_k": 1.0,
+    "time_mix_k_a": 1.0,
+    "lerp": 0.5,
+}
+"""Means of RWKV's own weights: a slow decay, unit norms, and half of the token before."""
+
 _CHAT_TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
@@ -178,5 +187,8 @@ def _weights(name: str, count: int, seed: int) -> npt.NDArray[Any]:
         return 1 + np.float32(0.1) * noise
     if "ssm_a" in name:
         return -np.abs(noise)
+    for part, centre in _CENTRES.items():
+        if part in name:
+            return np.float32(centre) + np.float32(0.1) * noise
     gain = next((gain for part, gain in _GAINS.items() if part in name), 0.3)
     return np.float32(gain) * noise

@@ -1,0 +1,39 @@
+"""Which states of a conversation are worth their bytes: those of its head and its newest cuts.
+
+Rows and one later state restore a prefix, so an old state only serves an edit in mid-history. Of
+the states on a path stay
+
+* the head's, pinned ones, and those where another history branches off,
+* all behind the start of the newest user message, so that each of its tool rounds can be edited,
+* the newest few whatever they belong to.
+
+The state at the end of a reply that came back re-rendered serves nobody once the conversation has
+gone on beside it.
+"""
+
+from __future__ import annotations
+
+from anchorline.cache.prompt import Prompt
+from anchorline.cache.tree import Absence, Segment, SegmentTree
+
+NEWEST_STATES = 3
+"""States kept on a path besides the head's."""
+
+
+def thin_states(tree: SegmentTree, path: list[Segment], prompt: Prompt) -> None:
+    """Free the states on ``path``, the segments of one history, that are not worth keeping."""
+    for node in path:
+        _drop_abandoned_reply(tree, node, on_path=path)
+    stateful = [node for node in path if node.state is not None and node.end != prompt.head_position]
+    turn_start = prompt.turn_start if prompt.turn_start is not None else len(prompt)
+    for node in stateful[:-NEWEST_STATES]:
+        if node.end < turn_start and node.pins == 0 and len(list(node.offspring())) < 2:
+            tree.drop_state(node)
+
+
+def _drop_abandoned_reply(tree: SegmentTree, node: Segment, *, on_path: list[Segment]) -> None:
+    """Drop the childless ends of replies that part from the path behind ``node``."""
+    for child in list(node.offspring()):
+        ends_a_reply = child.state is not None and child.state.ends_reply and not child.children
+        if ends_a_reply and child.is_droppable and child not in on_path:
+            tree.drop(child, Absence.EVICTED)

@@ -1,0 +1,98 @@
+"""Taking bytes for rows and states from the host arena, and making room for them by eviction."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from anchorline.cache.eviction import Victims
+from anchorline.cache.host import Extent, HostArena
+from anchorline.cache.tree import Absence, Rows, SegmentTree, State
+
+Allocate = Callable[[int], memoryview | None]
+Export = Callable[[int, int, Allocate], memoryview | None]
+"""Exports the rows of [start, end) into memory from the allocator; None when that gave none."""
+ExportState = Callable[[Allocate], memoryview | None]
+"""Exports the state at a live sequence's tip in the same way."""
+
+
+@dataclass(slots=True)
+class CacheCounters:
+    """What happened so far; only grows."""
+
+    saved_segments: int = 0
+    saved_states: int = 0
+    exported_bytes: int = 0
+    restored_bytes: int = 0
+    evictions: int = 0
+    evicted_bytes: int = 0
+    restore_failures: int = 0
+    unsaved: Counter[str] = field(default_factory=Counter)
+
+
+class HostStorage:
+    """The arena of a tree. What does not fit is made room for; what cannot be is counted with its reason."""
+
+    def __init__(self, tree: SegmentTree, *, budget_bytes: int) -> None:
+        self.arena = HostArena(budget_bytes)
+        self.counters = CacheCounters()
+        self._tree = tree
+
+    def store_rows(self, start: int, end: int, export: Export) -> Rows | Absence:
+        """The exported rows of [start, end), or why there are none."""
+        stored = self._store(lambda allocate: export(start, end, allocate))
+        if isinstance(stored, Absence):
+            return stored
+        memory, free = stored
+        self.counters.saved_segments += 1
+        self.counters.exported_bytes += memory.nbytes
+        return Rows(memory, start, end, free)
+
+    def store_state(self, export: ExportState, *, ends_reply: bool) -> State | Absence:
+        """The exported state, or why there is none."""
+        stored = self._store(export)
+        if isinstance(stored, Absence):
+            return stored
+        memory, free = stored
+        self.counters.saved_states += 1
+        self.counters.exported_bytes += memory.nbytes
+        return State(memory, free, ends_reply=ends_reply)
+
+    def _store(self, export: ExportState) -> tuple[memoryview, Callable[[], None]] | Absence:
+        extents: list[Extent] = []
+        reasons: list[Absence] = []
+        victims = Victims(self._tree)
+
+        def allocate(size_bytes: int) -> memoryview | None:
+            taken = self._take(size_bytes, victims)
+            if isinstance(taken, Absence):
+                reasons.append(taken)
+                return None
+            extents.append(taken)
+            return self.arena.view(taken)
+
+        def free() -> None:
+            for extent in extents:
+                self.arena.free(extent)
+
+        memory = export(allocate)
+        if memory is not None:
+            return memory, free
+        free()
+        reason = reasons[-1] if reasons else Absence.EXPORT_FAILED
+        self.counters.unsaved[reason] += 1
+        return reason
+
+    def _take(self, size_bytes: int, victims: Victims) -> Extent | Absence:
+        if size_bytes > self.arena.budget_bytes:
+            return Absence.OVERSIZE
+        extent = self.arena.allocate(size_bytes)
+        while extent is None:
+            before = self.arena.used_bytes
+            if not victims.drop_next():
+                return Absence.NO_ROOM
+            self.counters.evictions += 1
+            self.counters.evicted_bytes += before - self.arena.used_bytes
+            extent = self.arena.allocate(size_bytes)
+        return extent
