@@ -26,7 +26,7 @@ class Victims:
         """Give up the least valuable thing that nothing holds; False when there is none."""
         if self._states is None:
             inner = [node for node in self._tree if is_inner_state(node)]
-            self._states = deque(sorted(inner, key=lambda node: node.last_used))
+            self._states = deque(sorted(inner, key=lambda node: (node.last_used, node.end)))
             self._heap = [self._entry(node) for node in self._tree if node.is_droppable]
             heapify(self._heap)
         while self._states:
@@ -49,10 +49,8 @@ class Victims:
 
 
 def is_inner_state(node: Segment) -> bool:
-    """Whether ``node`` has a state that may go before any rows: unheld, with kept rows behind it."""
-    return (
-        node.state is not None
-        and node.leases == 0
-        and node.pins == 0
-        and any(child.rows is not None for child in node.offspring())
-    )
+    """Whether ``node`` has a state that may go before any rows: not pinned, with kept rows behind it.
+
+    A lease holds rows that are about to be built upon; for that no old state is needed.
+    """
+    return node.state is not None and node.pins == 0 and any(child.rows is not None for child in node.offspring())

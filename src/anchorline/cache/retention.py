@@ -27,7 +27,8 @@ def thin_states(tree: SegmentTree, path: list[Segment], prompt: Prompt) -> None:
     stateful = [node for node in path if node.state is not None and node.end != prompt.head_position]
     turn_start = prompt.turn_start if prompt.turn_start is not None else len(prompt)
     for node in stateful[:-NEWEST_STATES]:
-        if node.end < turn_start and node.pins == 0 and len(list(node.offspring())) < 2:
+        branches = sum(child.rows is not None for child in node.offspring())
+        if node.end < turn_start and node.pins == 0 and branches < 2:
             tree.drop_state(node)
 
 
