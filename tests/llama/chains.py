@@ -9,13 +9,13 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from anchorline.llama import testmodel
+from anchorline.llama import testarchitectures
 from anchorline.llama.interface import DecodeStatus, MemoryKind, TokenArray
 from anchorline.llama.model import Model
 from anchorline.llama.runtime import LlamaRuntime
 from tests.support.runtimes import Logits, feed, fresh, logits, make_runtime, random_tokens
 
-ARCHITECTURES = tuple(testmodel.ARCHITECTURES)
+ARCHITECTURES = tuple(testarchitectures.ARCHITECTURES)
 KINDS = {
     **dict.fromkeys(("llama", "qwen3moe", "deepseek2"), MemoryKind.PLAIN),
     **dict.fromkeys(("gemma3", "gemma4", "gpt-oss"), MemoryKind.WINDOWED),

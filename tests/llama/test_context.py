@@ -13,7 +13,7 @@ import pytest
 
 from anchorline.config import KV_TYPES, ContextConfig, ModelConfig
 from anchorline.errors import ConfigError, ModelError
-from anchorline.llama import context, testmodel
+from anchorline.llama import context, testarchitectures
 from anchorline.llama.library import api
 from anchorline.llama.model import Model, load_model
 from tests.support.runtimes import feed, make_runtime, random_tokens
@@ -154,7 +154,7 @@ def test_a_context_that_does_not_fit_is_an_error(smollm2_model: Model) -> None:
         make_runtime(smollm2_model, context_tokens=1_000_000_000)
 
 
-@pytest.mark.parametrize("architecture", [*testmodel.ARCHITECTURES])
+@pytest.mark.parametrize("architecture", [*testarchitectures.ARCHITECTURES])
 @pytest.mark.parametrize("type_kv", ["f16", "q8_0"])
 def test_the_estimate_is_what_is_allocated(
     architecture: str, type_kv: str, test_models: Callable[[str], Model], caplog: pytest.LogCaptureFixture

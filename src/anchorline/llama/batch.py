@@ -41,11 +41,14 @@ class LlamaBatch:
             _pointer(self._logits, ctypes.c_int8),
         )
         """The llama_batch to pass to llama_decode."""
+        self.spans: list[tuple[int, int, int]] = []
+        """Sequence, start and end of what was added since ``clear``."""
 
     def clear(self) -> None:
         self._size = 0
         self._outputs_left = self._outputs
         self.native.n_tokens = 0
+        self.spans.clear()
 
     @property
     def room(self) -> int:
@@ -54,10 +57,6 @@ class LlamaBatch:
     @property
     def size(self) -> int:
         return self._size
-
-    def sequences(self) -> set[int]:
-        """The sequences of the tokens added since ``clear``."""
-        return set(self._sequences[: self._size].tolist())
 
     def add(self, tokens: TokenArray, *, start: int, sequence: int, output: bool) -> int:
         begin = self._size
@@ -79,6 +78,7 @@ class LlamaBatch:
             self._logits[begin:end] = 0
         self._logits[end - 1] = output
         self._size = self.native.n_tokens = end
+        self.spans.append((sequence, start, start + count))
         return end - 1
 
 

@@ -11,7 +11,7 @@ from anchorline.config import ContextConfig
 from anchorline.errors import BackendFailure
 from anchorline.llama import capabilities, library
 from anchorline.llama.batch import LlamaBatch
-from anchorline.llama.blobs import MemoryLayout
+from anchorline.llama.blobs import CELL_SIZES, MemoryLayout
 from anchorline.llama.context import create_context, output_limit
 from anchorline.llama.interface import (
     Capabilities,
@@ -52,6 +52,7 @@ class LlamaRuntime:
             api.llama_free(self._context)
             raise
         self._segments = SegmentPort(self._context, scratch=sequences, capabilities=self._capabilities, layout=layout)
+        self._takes_gaps = layout.cell_bytes > min(CELL_SIZES)
         self._limits = RuntimeLimits(
             context_tokens=api.llama_n_ctx(self._context),
             batch_tokens=api.llama_n_batch(self._context),
@@ -80,7 +81,10 @@ class LlamaRuntime:
         assert self._batch.size > 0, "the batch is empty"
         if self._segments.incomplete:
             # llama.cpp would start a new history behind rows that have no state.
-            assert not self._segments.incomplete.keys() & self._batch.sequences(), "a sequence lacks its state"
+            complete = self._segments.incomplete.keys().isdisjoint(sequence for sequence, _, _ in self._batch.spans)
+            assert complete, "a sequence of the batch lacks its state"
+        if self._takes_gaps:
+            self._refuse_gaps()
         return self._run()
 
     def sampler(self, params: SamplingParams, history: TokenArray) -> LlamaSampler:
@@ -151,6 +155,17 @@ class LlamaRuntime:
     def _check_id(self, sequence: int) -> None:
         # seq_cp takes ids outside n_seq_max without complaint and makes blobs nobody can read.
         assert 0 <= sequence < self._sequences, f"sequence {sequence} is not one of {self._sequences}"
+
+    def _refuse_gaps(self) -> None:
+        """Raise BackendFailure as llama.cpp does itself on models without M-RoPE."""
+        tips: dict[int, int] = {}
+        for sequence, start, end in self._batch.spans:
+            expected = tips.get(sequence)
+            if expected is None:
+                expected = api.llama_memory_seq_pos_max(self._memory, sequence) + 1
+            if start != expected:
+                raise BackendFailure(f"sequence {sequence} ends at {expected}; it cannot go on at {start}")
+            tips[sequence] = end
 
     def _run(self) -> DecodeStatus:
         code = api.llama_decode(self._context, self._batch.native)
