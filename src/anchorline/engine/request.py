@@ -95,7 +95,7 @@ class CallReport:
     miss: MissReason | None
     first_difference: tuple[int, int] | None
     """(message index, token offset in it) where the prompt leaves everything seen before."""
-    missing_cut: str | None
+    missing_cut: str | None = None
     """With NO_STATE: the cut whose state would have saved most (``head``, ``message 3``, ``generation``)."""
     queue_seconds: float
     plan_seconds: float

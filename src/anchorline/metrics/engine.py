@@ -32,6 +32,8 @@ _GAUGES = (
     _Declared("host_budget_bytes", "host_budget_bytes", "Budget of the host tier (--cache-ram)."),
     _Declared("host_used_bytes", "host_used_bytes", "Bytes of segments in the host tier."),
     _Declared("host_segments", "host_segments", "Segments in the host tier."),
+    _Declared("host_states", "host_states", "States of stateful models in the host tier."),
+    _Declared("host_state_bytes", "host_state_bytes", "Bytes of states; the rest of the host tier is rows."),
     _Declared("pinned_bytes", "pinned_bytes", "Bytes of pinned segments."),
     _Declared("pins", "pins", "Pins held."),
 )

@@ -225,7 +225,8 @@ class PromptBuilder:
             cuts=tuple(Cut(cut.position + offset, cut.kind, cut.message) for cut in points.cuts),
             tool_fingerprint=fingerprint_of_json(request.tools_json) if request.tools_json else None,
             pin_head=bool(request.tools_json) or points.head_tokens >= PINNED_SYSTEM_TOKENS,
-            message_starts=tuple(start + offset if start else 0 for start in points.message_starts),
+            message_starts=starts,
+            turn_start=starts[users[-1]] if users else None,
         )
 
 

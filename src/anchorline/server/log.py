@@ -31,6 +31,8 @@ def call_line(report: CallReport) -> str:
     if report.miss is not None:
         pairs["miss"] = report.miss.value
         pairs["seen"] = report.seen_tokens
+    if report.missing_cut is not None:
+        pairs["missing_cut"] = report.missing_cut
     return _line(pairs)
 
 
