@@ -196,7 +196,8 @@ class Runtime(Protocol):
         """Export the rows of [start, end) as a thin segment.
 
         ``allocate(nbytes)`` gives a writable buffer of exactly that size, or None, which ends the
-        export and is returned. The live sequence is unchanged. Raises BackendFailure.
+        export and is returned. The live sequence is unchanged. On a stateful model the state is left
+        out; without rows (recurrent) nothing is allocated and an empty view returned. Raises BackendFailure.
         """
         ...
 
