@@ -13,6 +13,7 @@ from contextlib import contextmanager
 
 import pytest
 
+from anchorline.cache.prompt import Prompt
 from anchorline.config import ModelConfig
 from anchorline.engine.engine import Engine
 from anchorline.engine.request import GenerationRequest, SampledToken
@@ -20,7 +21,7 @@ from anchorline.errors import Cancelled
 from anchorline.llama.interface import SamplingParams
 from anchorline.llama.model import Model, load_model
 from anchorline.llama.testarchitectures import ARCHITECTURES
-from tests.engine.exact import Prompt, ask, conversation, engine_on
+from tests.engine.exact import ask, conversation, engine_on
 from tests.support.consumer import Recorder
 
 TURNS = (40, 30, 25, 70, 20, 15, 90, 10, 12, 33, 18, 21, 45)

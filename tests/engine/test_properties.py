@@ -93,7 +93,7 @@ def check_rest(harness: Harness, runtime: FakeRuntime) -> None:
     rows = {id(node.rows): node.rows for node in harness.cache.tree if node.rows is not None}
     states = [node.state for node in harness.cache.tree if node.state is not None]
     assert (len(states), sum(s.nbytes for s in states)) == (harness.cache.tree.states, harness.cache.tree.state_bytes)
-    sizes = [kept.nbytes for kept in (*rows.values(), *states) if kept.nbytes]
+    sizes = [size for size in (*(r.nbytes for r in rows.values()), *(s.nbytes for s in states)) if size]
     held = sum(-(-size // 64) * 64 for size in sizes)
     assert harness.cache.arena.used_bytes == held
     assert harness.cache.pins.pinned_bytes <= harness.cache.arena.budget_bytes // 2

@@ -224,7 +224,7 @@ class FakeRuntime:
         return FakeSampler(self, params.seed or 0)
 
     def logprobs(self, output_index: int, token: int, top: int) -> tuple[TokenLogprob, tuple[TokenLogprob, ...]]:
-        chosen = TokenLogprob(token, -0.5)
+        chosen = TokenLogprob(token, -next_token(self.outputs[output_index], token) / 10)
         return chosen, (chosen,) * top
 
     def copy_sequence(self, source: int, target: int, start: int, end: int) -> None:

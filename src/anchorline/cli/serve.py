@@ -142,10 +142,12 @@ def facts_of(
     """What the banner shows."""
     context, info = settings.context, model.info
     cache = format_size(settings.engine.cache_ram_bytes) if settings.engine.cache else "off"
+    if engine.stats().cache_fault is not None:
+        cache = "off: the self-test failed"
     mode = "exact, one stream" if settings.engine.exact else f"{engine.parallel} streams"
     return {
         "model": f"{info.name} ({info.description}, {format_size(info.size_bytes)})",
-        "memory": f"{model.kind}, KV types {context.type_k}/{context.type_v}",
+        "memory": f"{engine.capabilities.kind}, KV types {context.type_k}/{context.type_v}",
         "context": f"{engine.context_tokens} tokens, {mode}",
         "template": f"{selected.name} from {selected.origin}",
         "cache RAM": cache,

@@ -11,6 +11,7 @@ from anchorline.cache.prefix_cache import PrefixCache
 from anchorline.config import EngineConfig
 from anchorline.engine.loop import EngineLoop
 from anchorline.engine.request import GenerationRequest, ReplyConsumer
+from anchorline.engine.selftest import self_test
 from anchorline.engine.stats import EngineStats
 from anchorline.engine.stream import Call, Clock, open_call
 from anchorline.errors import ConfigError, EngineFailure, PromptTooLong, QueueFull, RequestError
@@ -51,6 +52,7 @@ class Engine:
         config.validate()
         self.parallel = 1 if config.exact else config.parallel
         self.context_tokens = runtime.limits.context_tokens
+        self.capabilities = runtime.capabilities
         needed = self.parallel + (0 if config.exact or not config.cache else config.resident_idle)
         if runtime.limits.sequences < needed:
             raise ConfigError(
@@ -59,7 +61,10 @@ class Engine:
         self._runtime = runtime
         self._config = config
         self._clock = clock
-        self._cache = make_cache(config, runtime)
+        self._cache_fault = self_test(runtime) if config.cache else None
+        if self._cache_fault is not None:
+            log.error("the cache is off, as the self-test failed: %s", self._cache_fault)
+        self._cache = make_cache(config, runtime) if self._cache_fault is None else None
         self._loop = EngineLoop(runtime, config, self._cache, clock)
         self._inbox: SimpleQueue[Call | _Cancel | _Stop] = SimpleQueue()
         self._lock = threading.Lock()
@@ -201,6 +206,7 @@ class Engine:
             context_tokens=self.context_tokens,
             decode_calls=loop.decode_calls,
             preemptions=loop.preemptions,
+            cache_fault=self._cache_fault,
         )
         if cache is None:
             return snapshot

@@ -14,8 +14,8 @@ from anchorline.llama.interface import Runtime
 
 def reseat(runtime: Runtime, live: LiveSequence) -> None:
     """Export, drop and import ``live`` at its tip. Raises BackendFailure when it does not come back whole."""
-    rows = runtime.export_rows(live.id, 0, live.length, _fresh)
-    state = runtime.export_state(live.id, _fresh)
+    rows = runtime.export_rows(live.id, 0, live.length, fresh)
+    state = runtime.export_state(live.id, fresh)
     assert rows is not None
     assert state is not None
     runtime.remove(live.id, 0)
@@ -24,5 +24,6 @@ def reseat(runtime: Runtime, live: LiveSequence) -> None:
         raise BackendFailure(f"sequence {live.id} could not be seated again at {live.length}")
 
 
-def _fresh(size_bytes: int) -> memoryview:
+def fresh(size_bytes: int) -> memoryview:
+    """An allocator outside the cache's budget, for what is gone at once."""
     return memoryview(bytearray(size_bytes))

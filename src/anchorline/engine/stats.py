@@ -19,6 +19,8 @@ class EngineStats:
     context_tokens: int
     decode_calls: int
     preemptions: int
+    cache_fault: str | None = None
+    """Why the cache is off although it was asked for: what the start-up self-test found."""
     host_budget_bytes: int = 0
     host_used_bytes: int = 0
     host_segments: int = 0

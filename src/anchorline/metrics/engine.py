@@ -23,6 +23,7 @@ class _Declared:
 
 _GAUGES = (
     _Declared("up", "alive", "1 while the engine serves requests."),
+    _Declared("cache_faulty", "cache_fault", "1 when the cache is off because the start-up self-test failed."),
     _Declared("running_streams", "running", "Streams being prefilled or generated."),
     _Declared("waiting_requests", "waiting", "Requests in the queue."),
     _Declared("queue_limit", "queue_limit", "Requests the queue holds (--queue)."),
@@ -63,7 +64,7 @@ class EngineCollector(Collector):
     def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
         stats = self._stats()
         for gauge in _GAUGES:
-            yield GaugeMetricFamily(f"anchorline_{gauge.name}", gauge.help, value=float(getattr(stats, gauge.field)))
+            yield GaugeMetricFamily(f"anchorline_{gauge.name}", gauge.help, value=_number(getattr(stats, gauge.field)))
         for counter in _COUNTERS:
             value = float(getattr(stats, counter.field))
             yield CounterMetricFamily(f"anchorline_{counter.name}", counter.help, value=value)
@@ -73,3 +74,8 @@ class EngineCollector(Collector):
         for reason, count in sorted(stats.unsaved_by_reason.items()):
             unsaved.add_metric([reason], float(count))
         yield unsaved
+
+
+def _number(value: float | str | None) -> float:
+    """A gauge's value; a text counts as 1 where there is one."""
+    return float(value is not None) if value is None or isinstance(value, str) else float(value)

@@ -220,6 +220,8 @@ class PromptBuilder:
 
     def _prompt(self, tokens: TokenArray, tokenized: TokenizedText, points: CutPoints, request: _Request) -> Prompt:
         offset = int(tokens.size - tokenized.tokens.size)
+        starts = tuple(start + offset if start else 0 for start in points.message_starts)
+        users = [index for index, message in enumerate(request.guarded.messages) if message["role"] == "user"]
         return Prompt(
             tokens=tokens,
             cuts=tuple(Cut(cut.position + offset, cut.kind, cut.message) for cut in points.cuts),

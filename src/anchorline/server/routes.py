@@ -31,9 +31,11 @@ class Routes:
         self._state = state
 
     async def health(self, request: Request) -> Response:
-        """200 while the engine serves, 503 afterwards."""
+        """200 while the engine serves, 503 afterwards; says so when the cache had to be switched off."""
         if self._state.engine.alive:
-            return json_response({"status": "ok"})
+            fault = self._state.engine.stats().cache_fault
+            detail = {} if fault is None else {"cache": "off", "cache_fault": fault}
+            return json_response({"status": "ok", **detail})
         dead = ApiError(status=503, message="the engine has stopped", type="server_error", code="engine_failure")
         return error_response(dead)
 
