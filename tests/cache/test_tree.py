@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anchorline.cache.eviction import Victims
-from anchorline.cache.tree import Absence, Rows, SegmentTree
+from anchorline.cache.tree import GHOST_TOKENS_MIN, Absence, Rows, Segment, SegmentTree
 from tests.support.fake_runtime import tokens_of
 
 histories = st.lists(st.sampled_from([1, 2]), min_size=1, max_size=120)
@@ -133,13 +133,32 @@ def test_whole_tree_keeps_chunkings_apart() -> None:
 
 
 def test_ghosts_are_forgotten_past_their_limit_and_kept_rows_are_not() -> None:
-    tree = SegmentTree(ghost_tokens_limit=20)
+    tree = SegmentTree(ghost_tokens_limit=5 * GHOST_TOKENS_MIN)
     keep_all(tree, [5, 5, 5])
     for first in range(10, 30):
         tree.advance()
         tree.descend(tokens_of([first, 1, 1]), 3, from_node=tree.root)
         tree.prune_ghosts()
-        assert tree.ghost_tokens <= 20
+        assert tree.ghost_tokens <= 5 * GHOST_TOKENS_MIN
     assert tree.match(tokens_of([5, 5, 5])).restorable == 3
     assert tree.match(tokens_of([29, 1, 1])).seen == 3
     assert tree.match(tokens_of([10, 1, 1])).seen == 0
+
+
+def test_eviction_looks_at_kept_segments_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many histories were seen, making room costs by what is kept."""
+    tree = SegmentTree()
+    keep_all(tree, [5, 5, 5])
+    for first in range(100, 400):
+        tree.descend(tokens_of([first, 1, 1]), 3, from_node=tree.root)
+    looked_at: list[Segment] = []
+    droppable = Segment.is_droppable.fget  # type: ignore[attr-defined]
+
+    def look(node: Segment) -> bool:
+        looked_at.append(node)
+        return bool(droppable(node))
+
+    monkeypatch.setattr(Segment, "is_droppable", property(look))
+    assert Victims(tree).drop_next()
+    assert {node.start for node in looked_at} == {0}
+    assert len(set(looked_at)) <= 2

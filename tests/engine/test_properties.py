@@ -7,7 +7,7 @@ import random
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from anchorline.cache.tree import SegmentTree
+from anchorline.cache.tree import GHOST_TOKENS_MIN, SegmentTree
 from anchorline.engine.stream import Call
 from anchorline.errors import Cancelled
 from anchorline.llama.interface import MemoryKind
@@ -65,17 +65,20 @@ def reseats(harness: Harness, runtime: FakeRuntime) -> bool:
 
 def check_tree(tree: SegmentTree) -> None:
     """Kept nodes have kept parents; siblings of a splitting tree differ at once; counts agree."""
-    ghosts = kept = 0
+    ghosts = 0
+    kept = set()
     for node in tree:
         assert node.leases == 0
         assert node.parent is not None
         assert node.start == node.parent.end
         assert node.rows is None or node.parent is tree.root or node.parent.rows is not None
-        ghosts += int(node.tokens.size) if node.rows is None else 0
-        kept += node.rows is not None
+        if node.rows is None:
+            ghosts += max(int(node.tokens.size), GHOST_TOKENS_MIN)
+        else:
+            kept.add(node)
         if tree.splitting:
             assert all(len(siblings) == 1 for siblings in node.children.values())
-    assert (ghosts, kept) == (tree.ghost_tokens, tree.kept_segments)
+    assert (ghosts, kept) == (tree.ghost_tokens, set(tree.kept))
 
 
 def check_rest(harness: Harness, runtime: FakeRuntime) -> None:

@@ -25,9 +25,9 @@ class Victims:
     def drop_next(self) -> bool:
         """Give up the least valuable thing that nothing holds; False when there is none."""
         if self._states is None:
-            inner = [node for node in self._tree if is_inner_state(node)]
+            inner = [node for node in self._tree.kept if is_inner_state(node)]
             self._states = deque(sorted(inner, key=lambda node: (node.last_used, node.end)))
-            self._heap = [self._entry(node) for node in self._tree if node.is_droppable]
+            self._heap = [self._entry(node) for node in self._tree.kept if node.is_droppable]
             heapify(self._heap)
         while self._states:
             node = self._states.popleft()

@@ -146,6 +146,14 @@ class Segment:
         )
 
 
+GHOST_TOKENS_MIN = 64
+"""A node's own memory, expressed in ids."""
+
+
+def _ghost_cost(node: Segment) -> int:
+    return max(int(node.tokens.size), GHOST_TOKENS_MIN)
+
+
 @dataclass(frozen=True, slots=True)
 class Match:
     """How far a prompt agrees with the tree.
@@ -170,7 +178,9 @@ class SegmentTree:
         self.stateful = stateful
         """Whether a prefix is usable only where a segment with a state ends."""
         self.ghost_tokens = 0
-        self.kept_segments = 0
+        """Ids of ghosts, each ghost counted as at least GHOST_TOKENS_MIN: what they cost in memory."""
+        self.kept: dict[Segment, None] = {}
+        """The nodes with rows, in the order they were kept; eviction looks at no others, however many ghosts there are."""
         self.states = 0
         self.state_bytes = 0
         self._ghost_tokens_limit = ghost_tokens_limit
@@ -261,7 +271,7 @@ class SegmentTree:
         child = Segment(parent, parent.end, span.astype(np.int32, copy=True))
         child.last_used = self._tick
         parent.children.setdefault(int(span[0]), []).append(child)
-        self.ghost_tokens += int(span.size)
+        self.ghost_tokens += _ghost_cost(child)
         return child
 
     def _split(self, node: Segment, at: int) -> Segment:
@@ -271,17 +281,20 @@ class SegmentTree:
         """
         assert 0 < at < node.tokens.size
         assert node.parent is not None
+        cost_before = _ghost_cost(node)
         upper = Segment(node.parent, node.start, node.tokens[:at])
         upper.last_used, upper.uses, upper.absence = node.last_used, node.uses, node.absence
         if node.rows is not None:
             upper.rows = node.rows.view()
-            self.kept_segments += 1
+            self.kept[upper] = None
         siblings = node.parent.children[int(upper.tokens[0])]
         siblings[siblings.index(node)] = upper
         node.parent = upper
         node.start += at
         node.tokens = node.tokens[at:]
         upper.children[int(node.tokens[0])] = [node]
+        if node.rows is None:
+            self.ghost_tokens += _ghost_cost(node) + _ghost_cost(upper) - cost_before
         return upper
 
     def keep(self, node: Segment, rows: Rows) -> None:
@@ -292,8 +305,8 @@ class SegmentTree:
         node.rows = rows.view()
         node.last_used = self._tick
         node.absence = None
-        self.kept_segments += 1
-        self.ghost_tokens -= int(node.tokens.size)
+        self.kept[node] = None
+        self.ghost_tokens -= _ghost_cost(node)
 
     def keep_state(self, node: Segment, state: State) -> None:
         """Give a kept node the state at its end; the state it may have had is freed."""
@@ -333,8 +346,8 @@ class SegmentTree:
         node.rows.release()
         node.rows = None
         node.absence = reason
-        self.kept_segments -= 1
-        self.ghost_tokens += int(node.tokens.size)
+        del self.kept[node]
+        self.ghost_tokens += _ghost_cost(node)
 
     def touch(self, chain: tuple[Segment, ...] | list[Segment]) -> None:
         """Note one use of each segment of ``chain``."""
@@ -375,7 +388,7 @@ class SegmentTree:
             siblings.remove(node)
             if not siblings:
                 del parent.children[int(node.tokens[0])]
-            self.ghost_tokens -= int(node.tokens.size)
+            self.ghost_tokens -= _ghost_cost(node)
             if parent is not self.root and self._is_forgettable(parent):
                 heapq.heappush(heap, (parent.last_used, next(order), parent))
 

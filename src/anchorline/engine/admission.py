@@ -60,15 +60,15 @@ class Admission:
             return False
         planned = self.clock()
         live = self._seat(stream, plan, source)
-        failed = False
+        failure = None
         if self.cache is not None and plan.host_tokens:
-            failed = not self.restorer.restore(self.cache, live, match, plan.restored_tokens)
+            failure = self.restorer.restore(self.cache, live, match, plan.restored_tokens)
         restored = self.clock()
         stream.live = live
         if stream.call.admitted_seconds is None:
             stream.call.admitted_seconds = started
             seen = max(match.seen, max((r.match_tokens for r in residents), default=0))
-            miss, missing_cut = self._miss(stream, match, seen, live.length, failed=failed)
+            miss, missing_cut = self._miss(stream, match, seen, live.length, failure=failure)
             stream.call.restoration = Restoration(
                 plan=_plan_kind(plan, live),
                 resident_tokens=min(plan.resident_tokens, live.length),
@@ -154,14 +154,14 @@ class Admission:
         return self.pool.fork(source, plan.resident_tokens, prompt, buffer)
 
     def _miss(
-        self, stream: Stream, match: Match, seen: int, restored: int, *, failed: bool
+        self, stream: Stream, match: Match, seen: int, restored: int, *, failure: MissReason | None
     ) -> tuple[MissReason | None, str | None]:
         """Why less was restored than could have been, and which cut lacks its state; None when nothing was missed."""
         reach = min(seen, stream.buffer.count - 1)
         if restored >= reach:
             return None, None
-        if failed:
-            return MissReason.FAILED, None
+        if failure is not None:
+            return failure, None
         if match.absence is not None:
             return _ABSENCE_REASONS[match.absence], None
         if not self.stateful:

@@ -215,7 +215,7 @@ class Engine:
             snapshot,
             host_budget_bytes=cache.arena.budget_bytes,
             host_used_bytes=cache.arena.used_bytes,
-            host_segments=cache.tree.kept_segments,
+            host_segments=len(cache.tree.kept),
             host_states=cache.tree.states,
             host_state_bytes=cache.tree.state_bytes,
             pinned_bytes=cache.pins.pinned_bytes,

@@ -70,6 +70,8 @@ class MissReason(StrEnum):
     """Prefilling was expected to be quicker than restoring."""
     FAILED = "failed"
     """A restore was refused by llama.cpp; the rest was recomputed."""
+    NO_ROOM = "no_room"
+    """The live pool had too few free cells for an import; the segments are kept."""
     NO_STATE = "no_state"
     """The rows are there, but no state was kept at a later cut, and the model resumes only at one."""
     OFF = "off"

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from anchorline.cache.prefix_cache import PrefixCache, RestoreSpan
 from anchorline.cache.tree import Match
 from anchorline.engine.live import LiveSequence, SequencePool
+from anchorline.engine.request import MissReason
 from anchorline.engine.speeds import SpeedMeter
 from anchorline.engine.stream import Clock
 from anchorline.errors import BackendFailure
@@ -22,8 +23,8 @@ class Restorer:
     meter: SpeedMeter
     clock: Clock
 
-    def restore(self, cache: PrefixCache, live: LiveSequence, match: Match, end: int) -> bool:
-        """Import what ``match`` has of [live.length, end); False when some of it was refused.
+    def restore(self, cache: PrefixCache, live: LiveSequence, match: Match, end: int) -> MissReason | None:
+        """Import what ``match`` has of [live.length, end); the reason when not all of it came back.
 
         With plain attention the sequence then holds what was imported before. A stateful one is
         completed by the state at ``end``, or emptied.
@@ -31,34 +32,36 @@ class Restorer:
         cache.touch(match, end)
         started = self.clock()
         imported = imported_bytes = 0
-        complete = True
+        failure: MissReason | None = None
         for span in cache.spans(match, live.length, end):
-            if not self._import_span(cache, live, span):
-                complete = False
+            failure = self._import_span(cache, live, span)
+            if failure is not None:
                 break
             imported += 1
             imported_bytes += span.rows.nbytes
         if self.runtime.capabilities.has_state:
-            complete = complete and self._import_state(cache, live, match, end)
-            if not complete:
+            if failure is None and not self._import_state(cache, live, match, end):
+                failure = MissReason.FAILED
+            if failure is not None:
                 self.pool.empty(live)
         cache.counters.restored_bytes += imported_bytes
         self.meter.restored(imported_bytes, imported, self.clock() - started)
-        return complete
+        return failure
 
-    def _import_span(self, cache: PrefixCache, live: LiveSequence, span: RestoreSpan) -> bool:
-        """Import one span; False when it was refused. Bad rows are forgotten, bad cells emptied."""
+    def _import_span(self, cache: PrefixCache, live: LiveSequence, span: RestoreSpan) -> MissReason | None:
+        """Import one span, or say why it did not go in. Bad rows are forgotten, bad cells emptied."""
         had_room = self.pool.free_cells >= span.rows.end - span.rows.start
         try:
             if self.runtime.import_rows(live.id, span.rows.memory, span.start, span.end):
                 live.length = span.end
-                return True
+                return None
         except BackendFailure:
             # What the sequence holds now is unknown: it starts again.
             self.pool.empty(live)
-        if had_room:
-            cache.reject(span.segment)
-        return False
+        if not had_room:
+            return MissReason.NO_ROOM
+        cache.reject(span.segment)
+        return MissReason.FAILED
 
     def _import_state(self, cache: PrefixCache, live: LiveSequence, match: Match, end: int) -> bool:
         """Complete imported rows with the state at ``end``; a state that is refused is forgotten."""
