@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anchorline.bench import oracle
-from anchorline.bench.oracle import Oracle, PrefixTrie, as_tokens, common_prefix
+from anchorline.bench.oracle import CutOracle, Oracle, PrefixTrie, as_tokens, common_prefix
 
 SEQUENCES = st.lists(st.lists(st.integers(0, 2), max_size=12), max_size=12)
 
@@ -72,3 +72,14 @@ def test_a_session_of_many_long_prompts() -> None:
     for end in range(step, history.size, step):
         prompt = np.concatenate((history[:end], as_tokens([-1, -2])))
         assert costs.cost(prompt) == step + 2
+
+
+def test_at_cuts_a_prompt_costs_what_lies_behind_the_last_shared_cut() -> None:
+    oracle = CutOracle()
+    assert oracle.cost(as_tokens(range(100)), [40, 90]) == 100
+    assert oracle.cost(as_tokens(range(120)), [40, 90, 110]) == 30
+    parted = as_tokens([*range(95), 7, 7, 7])
+    assert oracle.cost(parted, [40, 90]) == 8
+    assert oracle.cost(as_tokens([*range(50), *[7] * 50]), [40]) == 60
+    assert oracle.cost(as_tokens(range(40)), [40]) == 40
+    assert oracle.total_tokens == 100 + 30 + 8 + 60 + 40

@@ -76,7 +76,12 @@ class Client:
 
     def prompt_tokens(self, body: dict[str, Any]) -> Tokens:
         """The ids of the prompt that the server makes of a chat body."""
-        return as_tokens(self.post("/apply-template", {**body, "return_tokens": True})["tokens"])
+        return self.prompt(body)[0]
+
+    def prompt(self, body: dict[str, Any]) -> tuple[Tokens, list[int]]:
+        """The ids of the prompt that the server makes of a chat body, and its cuts."""
+        reply = self.post("/apply-template", {**body, "return_tokens": True})
+        return as_tokens(reply["tokens"]), [int(position) for position in reply["cuts"]]
 
     def chat(self, body: dict[str, Any]) -> Answer:
         """One call whose answer comes as a whole, with the ids of the reply."""

@@ -79,13 +79,13 @@ class PrefixTrie:
 
 
 class Oracle:
-    """Keeps the trie of one replay and the sum of its costs."""
+    """Keeps the trie of one replay and the sum of its costs; any token may be resumed at."""
 
     def __init__(self) -> None:
         self._trie = PrefixTrie()
         self.total_tokens = 0
 
-    def cost(self, prompt: Tokens) -> int:
+    def cost(self, prompt: Tokens, cuts: Sequence[int] = ()) -> int:
         """Tokens of ``prompt`` that nothing earlier contained, at least 1; adds the prompt and its cost."""
         cost = max(1, int(prompt.size) - self._trie.longest_prefix(prompt))
         self._trie.add(prompt)
@@ -95,3 +95,28 @@ class Oracle:
     def reply(self, prompt: Tokens, reply: Tokens) -> None:
         """Note that ``prompt`` was continued with ``reply``."""
         self._trie.add(np.concatenate((prompt, reply)))
+
+
+class CutOracle:
+    """The oracle of a model that resumes only at cuts: positions where earlier prompts ended a message or their head."""
+
+    def __init__(self) -> None:
+        self._earlier: list[tuple[Tokens, Tokens]] = []
+        self.total_tokens = 0
+
+    def cost(self, prompt: Tokens, cuts: Sequence[int]) -> int:
+        """Tokens of ``prompt`` behind the last cut of an earlier prompt that agrees with it so far, at least 1."""
+        resume = max((self._resume(prompt, *earlier) for earlier in self._earlier), default=0)
+        self._earlier.append((prompt, as_tokens(cuts)))
+        cost = max(1, int(prompt.size) - resume)
+        self.total_tokens += cost
+        return cost
+
+    @staticmethod
+    def _resume(prompt: Tokens, earlier: Tokens, cuts: Tokens) -> int:
+        agreed = min(common_prefix(prompt, earlier), int(prompt.size) - 1)
+        usable = cuts[cuts <= agreed]
+        return int(usable.max()) if usable.size else 0
+
+    def reply(self, prompt: Tokens, reply: Tokens) -> None:
+        """Replies end no message that comes back as it was."""

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
 from anchorline.bench.client import Answer, CallFailed, Client
-from anchorline.bench.oracle import Oracle, Tokens
+from anchorline.bench.oracle import CutOracle, Oracle, Tokens
 from anchorline.bench.trace import Trace
 
 REPLY_TOKENS = 8
@@ -118,17 +118,19 @@ def replay_trace(
     peer: Peer | None = None,
     max_tokens: int = REPLY_TOKENS,
     limit: int | None = None,
+    at_cuts: bool = False,
     progress: Callable[[CallRecord], None] = lambda record: None,
 ) -> ReplayReport:
     """Send the calls of ``trace`` in order, each after the reply to the one before.
 
     ``reference`` gets the same calls and must give the same reply ids; ``peer`` gets the same prompt ids.
+    With ``at_cuts`` the oracle, too, resumes only at cuts, as stateful models must.
     The server is taken to be empty at the start. Raises CallFailed for any refusal but a prompt that is too long.
     """
     started = time.monotonic()
     records: list[CallRecord] = []
     skipped = 0
-    for record in _records(trace, client, reference, peer, max_tokens, limit):
+    for record in _records(trace, client, reference, peer, max_tokens, limit, at_cuts):
         if record is None:
             skipped += 1
         else:
@@ -160,11 +162,13 @@ def _records(
     peer: Peer | None,
     max_tokens: int,
     limit: int | None,
+    at_cuts: bool,
 ) -> Iterator[CallRecord | None]:
-    oracle, peer_oracle = Oracle(), Oracle()
+    make_oracle = CutOracle if at_cuts else Oracle
+    oracle, peer_oracle = make_oracle(), make_oracle()
     for index, request in enumerate(trace.requests[:limit]):
         body = capped(request.body, max_tokens=max_tokens)
-        prompt = client.prompt_tokens(body)
+        prompt, cuts = client.prompt(body)
         try:
             answer = client.chat(body)
         except CallFailed as error:
@@ -178,11 +182,11 @@ def _records(
                 f"and the call had {answer.prompt_tokens}",
                 status=200,
             )
-        oracle_tokens = oracle.cost(prompt)
+        oracle_tokens = oracle.cost(prompt, cuts)
         oracle.reply(prompt, answer.reply_tokens)
         beside: dict[str, int] = {}
         if peer is not None:
-            beside["peer_oracle_tokens"] = peer_oracle.cost(prompt)
+            beside["peer_oracle_tokens"] = peer_oracle.cost(prompt, cuts)
             other = peer.complete(prompt, max_tokens=max_tokens)
             peer_oracle.reply(prompt, other.reply_tokens)
             beside["peer_prefilled_tokens"] = other.prefilled_tokens

@@ -54,6 +54,7 @@ class Options:
     threads: int
     max_tokens: int
     limit: int | None
+    at_cuts: bool
 
     @property
     def exact(self) -> bool:
@@ -86,6 +87,9 @@ class ModelFiles:
 @click.option("--peer-python", default=sys.executable, help="The Python that has the peer's package.")
 @click.option("--threads", type=click.IntRange(1, 512), default=1, show_default=True, help="Threads of each server.")
 @click.option("--max-tokens", type=click.IntRange(1), default=REPLY_TOKENS, show_default=True, help="Longest reply.")
+@click.option(
+    "--at-cuts", is_flag=True, help="Hold stateful models against an oracle that, like them, resumes only at cuts."
+)
 @click.option("--limit", type=click.IntRange(1), default=None, help="Replay only this many calls of each trace.")
 @click.option(
     "--max-ratio",
@@ -199,6 +203,7 @@ def _replay_one(trace: Trace, options: Options, model: ModelFiles, console: Cons
             peer=peer,
             max_tokens=options.max_tokens,
             limit=options.limit,
+            at_cuts=options.at_cuts,
             progress=lambda record: status.update(f"{trace.name}: {record.index + 1} of {calls} calls"),
         )
     return dataclasses.replace(report, settings=dataclasses.asdict(options))

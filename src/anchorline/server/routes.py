@@ -114,4 +114,5 @@ class Routes:
         reply: dict[str, Any] = {"prompt": built.text}
         if return_tokens:
             reply["tokens"] = built.prompt.tokens.tolist()
+            reply["cuts"] = [cut.position for cut in built.prompt.cuts]
         return reply
