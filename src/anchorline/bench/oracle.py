@@ -98,7 +98,7 @@ class Oracle:
 
 
 class CutOracle:
-    """The oracle of a model that resumes only at cuts: positions where earlier prompts ended a message or their head."""
+    """The oracle of a model that resumes only at cuts: where earlier prompts ended a message or their head."""
 
     def __init__(self) -> None:
         self._earlier: list[tuple[Tokens, Tokens]] = []
