@@ -40,8 +40,8 @@ from tests.support.runtimes import feed, fresh, make_runtime, random_tokens
 runtime = make_runtime(load_model(ModelConfig(model="test:mamba2")))
 feed(runtime, random_tokens(40), start=0)
 state = np.frombuffer(runtime.export_state(0, fresh), np.uint8)
-# [header][cells = 2][two cells][the rest]
-two = np.concatenate([state[:8], np.array([2, 38, 0], np.int32).view(np.uint8), state[12:]])
+# Of the right size: [header][cells = 2][one cell][what is left is read as another]
+two = np.concatenate([state[:8], np.array([2, 39, 0, 38, 0], np.int32).view(np.uint8), state[28:]])
 assert not runtime.import_state(1, memoryview(two), 40)
 print("refused", flush=True)
 blobs.import_from(runtime._context, 1, blobs.PARTIAL, two)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
+from anchorline.llama.dry import KEPT_SAMPLERS
 from anchorline.llama.interface import SamplingParams, TokenArray
+from anchorline.llama.library import api
 from anchorline.llama.model import Model
 from anchorline.llama.runtime import LlamaRuntime
-from anchorline.llama.sampler import log_probabilities
+from anchorline.llama.sampler import bounded, log_probabilities
 from tests.support.runtimes import Logits, feed, logits, make_runtime, random_tokens
 
 PROMPT = random_tokens(60)
@@ -113,6 +117,84 @@ def test_dry_breaks_repetition(runtime: LlamaRuntime, decoded: Logits) -> None:
     assert draw(runtime, dry, 1, history) != [best]
     assert draw(runtime, replace(dry, dry_penalty_last_n=0), 1, history) == [best]
     assert draw(runtime, replace(dry, dry_sequence_breakers=("\n", "", "x" * 100)), 1, history) != [best]
+
+
+HUGE = 2**31 - 1
+
+
+@pytest.mark.parametrize("given", [HUGE, -1])
+@pytest.mark.parametrize("mirostat", [0, 1])
+def test_no_count_larger_than_context_or_vocabulary_reaches_llama_cpp(
+    runtime: LlamaRuntime, decoded: Logits, monkeypatch: pytest.MonkeyPatch, given: int, mirostat: int
+) -> None:
+    seen: list[tuple[str, int]] = []
+
+    def recording(name: str, real: Callable[..., Any]) -> Callable[..., Any]:
+        def record(*arguments: Any) -> Any:
+            seen.extend((name, value) for value in arguments if type(value) is int and value != runtime._vocab)
+            return real(*arguments)
+
+        return record
+
+    for name in [name for name in dir(api) if name.startswith("llama_sampler_init_")]:
+        monkeypatch.setattr(api, name, recording(name, getattr(api, name)))
+    params = SamplingParams(
+        top_k=given,
+        repeat_penalty=1.1,
+        repeat_last_n=given,
+        dry_multiplier=0.5,
+        dry_allowed_length=given,
+        dry_penalty_last_n=given,
+        mirostat=mirostat,
+        seed=7,
+    )
+    draw(runtime, params, 1, PROMPT)
+    bound = max(runtime.limits.context_tokens, runtime.limits.vocab_size)
+    assert seen
+    assert [(name, value) for name, value in seen if not 0 <= value <= bound] == []
+
+
+def test_counts_within_their_bounds_are_left_alone() -> None:
+    params = SamplingParams(top_k=5, repeat_last_n=6, dry_allowed_length=7, dry_penalty_last_n=8)
+    assert bounded(params, context_tokens=100, vocab_size=100) == params
+
+
+def test_a_dry_sampler_is_built_once_for_its_settings(runtime: LlamaRuntime, decoded: Logits) -> None:
+    dry = replace(GREEDY, dry_multiplier=50.0, dry_sequence_breakers=("\n", "ab"))
+    for _ in range(3):
+        runtime.sampler(dry, PROMPT).close()
+    assert runtime._dry.built == 1
+    runtime.sampler(replace(dry, dry_sequence_breakers=("\n", "", "ab", "\n")), PROMPT).close()
+    assert runtime._dry.built == 1
+    others: list[dict[str, Any]] = [
+        {"dry_sequence_breakers": ("\n",)},
+        {"dry_multiplier": 1.0},
+        {"dry_base": 2.0},
+        {"dry_allowed_length": 3},
+        {"dry_penalty_last_n": 9},
+    ]
+    for count, other in enumerate(others, 2):
+        runtime.sampler(replace(dry, **other), PROMPT).close()
+        assert runtime._dry.built == count
+
+
+def test_copied_dry_samplers_share_no_history(runtime: LlamaRuntime, decoded: Logits) -> None:
+    best = int(decoded.argmax())
+    history = np.array([20, 21, 22, 23, best, 30, 31, 20, 21, 22, 23], np.int32)
+    dry = replace(GREEDY, dry_multiplier=50.0, dry_sequence_breakers=())
+    assert draw(runtime, dry, 1) == [best]
+    first = draw(runtime, dry, 5, history)
+    assert first[0] != best
+    assert draw(runtime, dry, 5, history) == first
+    assert draw(runtime, dry, 1) == [best]
+
+
+def test_only_few_dry_samplers_are_kept(runtime: LlamaRuntime, decoded: Logits) -> None:
+    for span in range(1, KEPT_SAMPLERS + 4):
+        runtime.sampler(replace(GREEDY, dry_multiplier=1.0, dry_penalty_last_n=span), NOTHING).close()
+    assert len(runtime._dry._kept) == KEPT_SAMPLERS
+    runtime.sampler(replace(GREEDY, dry_multiplier=1.0, dry_penalty_last_n=KEPT_SAMPLERS + 3), NOTHING).close()
+    assert runtime._dry.built == KEPT_SAMPLERS + 3
 
 
 def test_each_sequence_samples_from_its_own_logits(runtime: LlamaRuntime) -> None:

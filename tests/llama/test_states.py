@@ -84,7 +84,7 @@ def test_a_damaged_state_is_refused_or_harmless(stateful: LlamaRuntime) -> None:
     good_end = len(good)
     damaged = []
     for offset in [*range(60), *range(good_end - 12, good_end - 8)]:
-        for flip in (0x01, 0x80, 0xFF):
+        for flip in (0x01, 0x03, 0x80, 0xFF):
             state = bytearray(good)
             state[offset] ^= flip
             damaged.append((offset, memoryview(state)))

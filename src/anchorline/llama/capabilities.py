@@ -8,8 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from anchorline.llama import blobs, library
-from anchorline.llama.blobs import CELL_SIZES, FULL, HEADER_BYTES, KV_HEADER_BYTES, PARTIAL, MemoryLayout
+from anchorline.llama.blobs import CELL_SIZES, FULL, HEADER_BYTES, KV_HEADER_BYTES, PARTIAL, Bytes, MemoryLayout
 from anchorline.llama.interface import Capabilities, MemoryKind
 from anchorline.llama.library import api
 
@@ -35,13 +37,13 @@ def probe(context: Any, *, model: Any, scratch: int) -> tuple[Capabilities, Memo
     """
     said = memory_kind(model)
     found = _measure(context, scratch=scratch)
-    found_kind = None if found is None else found.kind
-    window = api.llama_model_n_swa(model)
-    if found is not None and found_kind is not None and (found_kind is said or said is MemoryKind.PLAIN):
-        kind, layout = found_kind, _layout(found, window_tokens=window)
-    else:
-        kind, layout = MemoryKind.RECURRENT, MemoryLayout(opaque=True)
-    if found_kind is not said:
+    kind, layout = MemoryKind.RECURRENT, MemoryLayout(opaque=True)
+    found_kind = found.kind
+    if found_kind is not None and (found_kind is said or said is MemoryKind.PLAIN):
+        guess = _layout(found, window_tokens=api.llama_model_n_swa(model))
+        if _explains(guess, found):
+            kind, layout = found_kind, guess
+    if kind is not said or layout.opaque:
         library.logger.warning(
             "the model says that its memory is %s, but it looks %s; it is taken as %s%s",
             said,
@@ -61,6 +63,10 @@ class _Measured:
     partial: tuple[int, int, int]
     empty_state: bytes
     cell_bytes: int
+    """0 when the cells are in no known layout."""
+    whole: Bytes
+    """Two cells, exported in full, and as their state part alone."""
+    state: Bytes
 
     @property
     def splits(self) -> bool:
@@ -82,8 +88,8 @@ class _Measured:
         return kind if kind is MemoryKind.RECURRENT or self.cell_bytes else None
 
 
-def _measure(context: Any, *, scratch: int) -> _Measured | None:
-    """Copy spans of sequence 0 to the scratch sequence and weigh them; None if the cells are in no known layout."""
+def _measure(context: Any, *, scratch: int) -> _Measured:
+    """Copy spans of sequence 0 to the scratch sequence and weigh them."""
     memory = api.llama_get_memory(context)
     full, partial = [], []
     empty = blobs.export_fresh(context, scratch, PARTIAL)
@@ -103,6 +109,8 @@ def _measure(context: Any, *, scratch: int) -> _Measured | None:
         partial=(partial[0], partial[1], partial[2]),
         empty_state=b"" if plain and full[2] > full[1] else empty[HEADER_BYTES:].tobytes(),
         cell_bytes=sizes[0] if sizes else 0,
+        whole=whole,
+        state=state,
     )
 
 
@@ -134,6 +142,16 @@ def _layout(found: _Measured, *, window_tokens: int) -> MemoryLayout:
         recurrent_empty_bytes=recurrent_empty,
         empty_state=found.empty_state,
     )
+
+
+def _explains(layout: MemoryLayout, found: _Measured) -> bool:
+    """Whether the two cells read as what they are: rows of two tokens, then a state that resumes at 2."""
+    if layout.window_row_bytes and not layout.window_tokens:
+        return False
+    if found.kind is MemoryKind.PLAIN:
+        return layout.rows_span(found.whole) == (0, PROBE_TOKENS)
+    tail = found.whole[found.whole.nbytes - (found.state.nbytes - HEADER_BYTES) :]
+    return layout.state_end(found.state) == PROBE_TOKENS and np.array_equal(tail, found.state[HEADER_BYTES:])
 
 
 def _capabilities(kind: MemoryKind, layout: MemoryLayout, *, whole_bytes: int) -> Capabilities:

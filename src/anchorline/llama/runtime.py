@@ -13,6 +13,7 @@ from anchorline.llama import capabilities, library
 from anchorline.llama.batch import LlamaBatch
 from anchorline.llama.blobs import CELL_SIZES, MemoryLayout
 from anchorline.llama.context import create_context, output_limit
+from anchorline.llama.dry import DrySamplers
 from anchorline.llama.interface import (
     Capabilities,
     DecodeStatus,
@@ -44,6 +45,7 @@ class LlamaRuntime:
         self._memory = api.llama_get_memory(self._context)
         self._batch = LlamaBatch(api.llama_n_batch(self._context), outputs=output_limit(sequences))
         self._vocab = api.llama_model_get_vocab(model.handle)
+        self._dry = DrySamplers(self._vocab)
         self._end_of_generation = model.tokenizer.end_of_generation
         self._sequences = sequences
         try:
@@ -92,6 +94,7 @@ class LlamaRuntime:
             params,
             history,
             vocab=self._vocab,
+            dry=self._dry,
             end_of_generation=self._end_of_generation,
             context_tokens=self._limits.context_tokens,
         )
@@ -147,6 +150,7 @@ class LlamaRuntime:
     def close(self) -> None:
         if self._context is None:
             return
+        self._dry.close()
         api.llama_free(self._context)
         self._context = None
         if self._owns_model:

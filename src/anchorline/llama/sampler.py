@@ -6,12 +6,14 @@ import ctypes
 import math
 import secrets
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from anchorline.errors import BackendFailure
+from anchorline.llama.dry import DrySamplers
 from anchorline.llama.interface import SamplingParams, TokenArray, TokenLogprob
 from anchorline.llama.library import api
 
@@ -50,6 +52,7 @@ def build_chain(
     history: TokenArray,
     *,
     vocab: Any,
+    dry: DrySamplers,
     end_of_generation: Iterable[int],
     context_tokens: int,
 ) -> Any:
@@ -61,6 +64,7 @@ def build_chain(
     without an effect are left out, and the history is fed in only when one of them looks back.
     """
     vocab_size = api.llama_vocab_n_tokens(vocab)
+    params = bounded(params, context_tokens=context_tokens, vocab_size=vocab_size)
     seed = secrets.randbelow(_MAX_SEED) if params.seed is None else params.seed & _MAX_SEED
     chain_params = api.llama_sampler_chain_default_params()
     chain_params.no_perf = True
@@ -68,7 +72,7 @@ def build_chain(
     for part in _bias(params, vocab, vocab_size, end_of_generation):
         api.llama_sampler_chain_add(chain, part)
     if params.mirostat == 0:
-        looking_back, span = _looking_back(params, vocab, vocab_size, context_tokens)
+        looking_back, span = _looking_back(params, vocab_size, dry)
     else:
         looking_back, span = [], 0
     for part in looking_back:
@@ -79,6 +83,25 @@ def build_chain(
     for token in history[max(0, len(history) - span) :].tolist() if span else ():
         accept(chain, token)
     return chain
+
+
+def bounded(params: SamplingParams, *, context_tokens: int, vocab_size: int) -> SamplingParams:
+    """``params`` with every count that sizes memory or a loop cut down to what can have an effect.
+
+    llama.cpp allocates an entry for each token that penalties and DRY look back, whether or not
+    there ever is such a token. -1 stands for the whole context.
+    """
+
+    def looking_back(tokens: int) -> int:
+        return context_tokens if tokens < 0 else min(tokens, context_tokens)
+
+    return replace(
+        params,
+        top_k=min(max(params.top_k, 0), vocab_size),
+        repeat_last_n=looking_back(params.repeat_last_n),
+        dry_penalty_last_n=looking_back(params.dry_penalty_last_n),
+        dry_allowed_length=min(max(params.dry_allowed_length, 0), context_tokens),
+    )
 
 
 def log_probabilities(
@@ -121,33 +144,17 @@ def _bias(params: SamplingParams, vocab: Any, vocab_size: int, end_of_generation
     return [api.llama_sampler_init_logit_bias(vocab_size, len(biases), array)]
 
 
-def _looking_back(
-    params: SamplingParams, vocab: Any, vocab_size: int, context_tokens: int
-) -> tuple[Sequence[Any], int]:
+def _looking_back(params: SamplingParams, vocab_size: int, dry: DrySamplers) -> tuple[Sequence[Any], int]:
     """Penalties and DRY where they have an effect, and how many tokens back they look."""
     parts: list[Any] = []
     span = 0
-    penalty_span = context_tokens if params.repeat_last_n < 0 else params.repeat_last_n
     weights = (params.repeat_penalty, params.frequency_penalty, params.presence_penalty)
-    if penalty_span > 0 and weights != (1.0, 0.0, 0.0):
-        parts.append(api.llama_sampler_init_penalties(vocab_size, penalty_span, *weights))
-        span = penalty_span
-    dry_span = context_tokens if params.dry_penalty_last_n < 0 else params.dry_penalty_last_n
-    if dry_span > 0 and params.dry_multiplier != 0.0 and params.dry_base >= 1.0:
-        breakers = [text.encode() for text in params.dry_sequence_breakers if text]
-        array = (ctypes.c_char_p * max(1, len(breakers)))(*breakers)
-        parts.append(
-            api.llama_sampler_init_dry(
-                vocab,
-                params.dry_multiplier,
-                params.dry_base,
-                params.dry_allowed_length,
-                dry_span,
-                array,
-                len(breakers),
-            )
-        )
-        span = max(span, dry_span)
+    if params.repeat_last_n > 0 and weights != (1.0, 0.0, 0.0):
+        span = params.repeat_last_n
+        parts.append(api.llama_sampler_init_penalties(vocab_size, span, *weights))
+    if params.dry_penalty_last_n > 0 and params.dry_multiplier != 0.0 and params.dry_base >= 1.0:
+        parts.append(dry.make(params, span=params.dry_penalty_last_n))
+        span = max(span, params.dry_penalty_last_n)
     return parts, span
 
 
