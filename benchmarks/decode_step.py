@@ -29,6 +29,7 @@ from anchorline.engine.engine import Engine
 from anchorline.engine.request import CallReport, FinishReason, GenerationRequest, SampledToken
 from anchorline.errors import AnchorlineError
 from anchorline.llama.context import create_context, physical_cores
+from anchorline.llama.dry import DrySamplers
 from anchorline.llama.interface import SamplingParams, TokenArray
 from anchorline.llama.model import Model, load_model
 from anchorline.llama.runtime import LlamaRuntime
@@ -83,6 +84,7 @@ class BareLoop:
         self._model = model
         self._context = create_context(model, config, sequences=1)
         self._vocab = api.llama_model_get_vocab(model.handle)
+        self._dry = DrySamplers(self._vocab)
 
     def ms_per_token(self, prompt: TokenArray, *, tokens: int, sampling: SamplingParams) -> float:
         """Milliseconds per token of one generation, from its first token to its last."""
@@ -91,6 +93,7 @@ class BareLoop:
             sampling,
             prompt,
             vocab=self._vocab,
+            dry=self._dry,
             end_of_generation=self._model.tokenizer.end_of_generation,
             context_tokens=CONTEXT_TOKENS,
         )

@@ -267,6 +267,16 @@ class Limits:
     stop_bytes: int = setting(
         256, "--max-stop-bytes", "Longest stop string, in UTF-8 bytes.", minimum=1, maximum=1 << 16
     )
+    dry_breakers: int = setting(
+        16, "--max-dry-breakers", "Most entries in dry_sequence_breakers; each costs time.", minimum=1, maximum=256
+    )
+    dry_breaker_bytes: int = setting(
+        40,
+        "--max-dry-breaker-bytes",
+        "Longest DRY sequence breaker, in UTF-8 bytes; llama.cpp reads no more than 40.",
+        minimum=1,
+        maximum=40,
+    )
     logprobs: int = setting(20, "--max-logprobs", "Largest top_logprobs.", minimum=0, maximum=1000)
     logit_bias: int = setting(1024, "--max-logit-bias", "Most entries in logit_bias.", minimum=0, maximum=1 << 20)
 

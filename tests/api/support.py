@@ -13,7 +13,16 @@ from tests.server.standin import ByteTokenizer
 
 MESSAGES = [{"role": "user", "content": "hi"}]
 LIMITS = Limits(
-    messages=3, tools=2, choices=3, stop_strings=2, stop_bytes=4, logprobs=5, logit_bias=2, body_bytes=100_000
+    messages=3,
+    tools=2,
+    choices=3,
+    stop_strings=2,
+    stop_bytes=4,
+    dry_breakers=3,
+    dry_breaker_bytes=5,
+    logprobs=5,
+    logit_bias=2,
+    body_bytes=100_000,
 )
 CONTEXT = ApiContext(tokenizer=ByteTokenizer(), limits=LIMITS, context_tokens=1000, parallel=4)
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 
 from anchorline.api.chat import parse_apply_template
 from anchorline.api.options import clamp_max_tokens
+from anchorline.api.ranges import RANGES
 from anchorline.errors import PromptTooLong
 from anchorline.llama.interface import SamplingParams
-from tests.api.support import LIMITS, MESSAGES, chat, completion
+from tests.api.support import CONTEXT, LIMITS, MESSAGES, chat, completion
 
 
 def test_nothing_given_takes_the_defaults() -> None:
@@ -88,16 +89,44 @@ def test_a_seed_never_becomes_llama_cpps_random_one(given: int | None, seed: int
     assert chat(seed=given).options.sampling.seed == seed
 
 
-def test_look_back_is_bounded_by_the_context() -> None:
+MOST = {
+    "top_k": CONTEXT.tokenizer.vocab_size,
+    "repeat_last_n": CONTEXT.context_tokens,
+    "dry_allowed_length": CONTEXT.context_tokens,
+    "dry_penalty_last_n": CONTEXT.context_tokens,
+    "mirostat": 2,
+    "seed": 2**32 - 2,
+}
+"""The largest value of every whole-number parameter that may leave here: llama.cpp sizes buffers by them."""
+
+
+def test_every_whole_number_has_a_bound() -> None:
+    whole = {name for name, kind in get_type_hints(SamplingParams).items() if kind in (int, int | None)}
+    assert whole == MOST.keys()
+
+
+@pytest.mark.parametrize("name", MOST)
+def test_whole_numbers_are_cut_to_what_can_have_an_effect(name: str) -> None:
+    for value in (RANGES[name].low, RANGES[name].high):
+        found = getattr(chat(**{name: value}).options.sampling, name)
+        assert 0 <= found <= MOST[name]
+    assert getattr(chat(**{name: 1}).options.sampling, name) == 1
+
+
+def test_minus_one_means_everything() -> None:
     assert chat(repeat_last_n=-1).options.sampling.repeat_last_n == 1000
-    assert chat(repeat_last_n=2**31 - 1).options.sampling.repeat_last_n == 1000
+    assert chat(dry_penalty_last_n=-1).options.sampling.dry_penalty_last_n == 1000
     assert chat(top_k=-1).options.sampling.top_k == 0
+
+
+def test_a_breaker_given_twice_counts_once() -> None:
+    assert chat(dry_sequence_breakers=["a", "b", "a", "a"]).options.sampling.dry_sequence_breakers == ("a", "b")
 
 
 def test_logit_bias_in_both_forms() -> None:
     assert chat(logit_bias={"65": 5, "66": -100}).options.sampling.logit_bias == ((65, 5.0), (66, -100.0))
-    listed = chat(logit_bias=[[65, 1.5], ["AB", False]]).options.sampling.logit_bias
-    assert listed == ((65, 1.5), (65, -math.inf), (66, -math.inf))
+    assert chat(logit_bias=[[65, 1.5], ["B", 2]]).options.sampling.logit_bias == ((65, 1.5), (66, 2.0))
+    assert chat(logit_bias=[["AB", False]]).options.sampling.logit_bias == ((65, -math.inf), (66, -math.inf))
 
 
 def test_stop_takes_a_string_or_a_list() -> None:

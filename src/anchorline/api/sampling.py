@@ -61,7 +61,7 @@ _PLAIN_NUMBERS = (
     "mirostat_tau",
     "mirostat_eta",
 )
-_PLAIN_INTEGERS = ("dry_allowed_length", "dry_penalty_last_n", "mirostat")
+_LOOKING_BACK = ("repeat_last_n", "dry_penalty_last_n")
 
 
 def sampling_params(
@@ -71,13 +71,16 @@ def sampling_params(
     given: dict[str, Any] = {}
     for name in _PLAIN_NUMBERS:
         given[name] = check_range(name, getattr(body, name))
-    for name in _PLAIN_INTEGERS:
-        given[name] = check_whole(name, getattr(body, name))
+    given["mirostat"] = check_whole("mirostat", body.mirostat)
+    # llama.cpp sizes buffers and loops by these, so none stays larger than it can have an effect.
+    for name in _LOOKING_BACK:
+        last = check_whole(name, getattr(body, name))
+        if last is not None:  # -1 means the whole context
+            given[name] = context_tokens if last == -1 else min(last, context_tokens)
+    allowed_length = check_whole("dry_allowed_length", body.dry_allowed_length)
+    given["dry_allowed_length"] = None if allowed_length is None else min(allowed_length, context_tokens)
     top_k = check_whole("top_k", body.top_k)
-    given["top_k"] = 0 if top_k == -1 else top_k  # both mean "all tokens"
-    last = check_whole("repeat_last_n", body.repeat_last_n)
-    if last is not None:  # -1 means the whole context; llama.cpp allocates this many entries
-        given["repeat_last_n"] = context_tokens if last == -1 else min(last, context_tokens)
+    given["top_k"] = None if top_k is None else min(max(top_k, 0), tokenizer.vocab_size)  # -1 and 0: all tokens
     given["seed"] = _seed(check_whole("seed", body.seed))
     given["dry_sequence_breakers"] = _breakers(body.dry_sequence_breakers, limits=limits)
     given["logit_bias"] = _logit_bias(body.logit_bias, tokenizer=tokenizer, limits=limits)
@@ -86,22 +89,34 @@ def sampling_params(
 
 
 def check_strings(field: str, values: list[str], *, limits: Limits) -> tuple[str, ...]:
-    """Bound the number and the length of stop strings (and DRY breakers), none of them empty."""
-    if len(values) > limits.stop_strings:
-        raise RequestError(
-            f"{field} has {len(values)} entries; at most {limits.stop_strings} are allowed (--max-stop-strings)",
-            field=field,
-        )
+    """Bound the number and the length of stop strings, none of them empty."""
+    return _bounded_strings(
+        field,
+        values,
+        most=(limits.stop_strings, "--max-stop-strings"),
+        longest_bytes=(limits.stop_bytes, "--max-stop-bytes"),
+    )
+
+
+def _bounded_strings(
+    field: str, values: list[str], *, most: tuple[int, str], longest_bytes: tuple[int, str]
+) -> tuple[str, ...]:
+    """Bounds are given with the flags that set them."""
+    limit, flag = most
+    if len(values) > limit:
+        raise RequestError(f"{field} has {len(values)} entries; at most {limit} are allowed ({flag})", field=field)
     for index, value in enumerate(values):
-        where = f"{field}[{index}]"
-        if not value:
-            raise RequestError(f"{where} must not be empty", field=where)
-        size = len(value.encode())
-        if size > limits.stop_bytes:
-            raise RequestError(
-                f"{where} is {size} bytes long; at most {limits.stop_bytes} are allowed (--max-stop-bytes)", field=where
-            )
+        _check_string(f"{field}[{index}]", value, longest_bytes=longest_bytes)
     return tuple(values)
+
+
+def _check_string(where: str, value: str, *, longest_bytes: tuple[int, str]) -> None:
+    limit, flag = longest_bytes
+    if not value:
+        raise RequestError(f"{where} must not be empty", field=where)
+    size = len(value.encode())
+    if size > limit:
+        raise RequestError(f"{where} is {size} bytes long; at most {limit} are allowed ({flag})", field=where)
 
 
 def _seed(seed: int | None) -> int | None:
@@ -116,7 +131,12 @@ def _breakers(values: list[str] | None, *, limits: Limits) -> tuple[str, ...] | 
             "dry_sequence_breakers must hold at least one string; dry_multiplier 0 turns DRY off",
             field="dry_sequence_breakers",
         )
-    return check_strings("dry_sequence_breakers", values, limits=limits)
+    return _bounded_strings(
+        "dry_sequence_breakers",
+        list(dict.fromkeys(values)),
+        most=(limits.dry_breakers, "--max-dry-breakers"),
+        longest_bytes=(limits.dry_breaker_bytes, "--max-dry-breaker-bytes"),
+    )
 
 
 def _logit_bias(
@@ -125,11 +145,7 @@ def _logit_bias(
     """OpenAI's map of token id to bias, or llama-server's list of [id or text, bias or false]."""
     if not given:
         return None
-    if len(given) > limits.logit_bias:
-        raise RequestError(
-            f"logit_bias has {len(given)} entries; at most {limits.logit_bias} are allowed (--max-logit-bias)",
-            field="logit_bias",
-        )
+    _check_bias_count(len(given), "entries", limits=limits)
     pairs: list[tuple[int, float]] = []
     if isinstance(given, dict):
         for key, bias in given.items():
@@ -143,10 +159,20 @@ def _logit_bias(
         target, bias = entry
         value = -math.inf if bias is False else _bias(bias, where=where)
         if isinstance(target, str):
-            pairs.extend((int(token), value) for token in tokenizer.tokenize(target[: limits.stop_bytes]))
+            _check_string(where, target, longest_bytes=(limits.stop_bytes, "--max-stop-bytes"))
+            pairs.extend((int(token), value) for token in tokenizer.tokenize(target))
+            _check_bias_count(len(pairs), "tokens", limits=limits)
         else:
             pairs.append((_token_id(target, where=where, vocab_size=tokenizer.vocab_size), value))
     return tuple(pairs)
+
+
+def _check_bias_count(count: int, what: str, *, limits: Limits) -> None:
+    if count > limits.logit_bias:
+        raise RequestError(
+            f"logit_bias has {count} {what}; at most {limits.logit_bias} are allowed (--max-logit-bias)",
+            field="logit_bias",
+        )
 
 
 def _token_id(value: object, *, where: str, vocab_size: int) -> int:
