@@ -279,6 +279,47 @@ class Limits:
     )
     logprobs: int = setting(20, "--max-logprobs", "Largest top_logprobs.", minimum=0, maximum=1000)
     logit_bias: int = setting(1024, "--max-logit-bias", "Most entries in logit_bias.", minimum=0, maximum=1 << 20)
+    connections: int = setting(
+        512,
+        "--max-connections",
+        "Most open connections; one more pushes out the one that has waited longest for its client, or gets a 503.",
+        minimum=1,
+        maximum=1 << 16,
+    )
+    request_seconds: float = setting(
+        30.0,
+        "--request-timeout",
+        "Seconds a client has for sending a request's head, and again for its body.",
+        minimum=0.05,
+        maximum=86400.0,
+    )
+    preparing: int = setting(
+        4, "--prepare-threads", "Requests rendered and tokenised at the same time.", minimum=1, maximum=256
+    )
+    preparing_queue: int = setting(
+        64,
+        "--prepare-queue",
+        "Requests that may wait to be rendered and tokenised; one more is answered with 429.",
+        minimum=0,
+        maximum=100000,
+    )
+    template_seconds: float = setting(
+        10.0, "--max-template-seconds", "Seconds the chat template may take for a request.", minimum=0.01, maximum=3600.0
+    )
+    template_steps: int = setting(
+        20_000_000,
+        "--max-template-steps",
+        "Loop and macro steps the chat template may take for a request.",
+        minimum=1000,
+        maximum=1 << 40,
+    )
+    template_chars: int = setting(
+        64 << 20,
+        "--max-template-chars",
+        "Longest text the chat template may make, in characters.",
+        minimum=1024,
+        maximum=1 << 30,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -300,7 +341,24 @@ class ServerConfig:
         None, "--chat-template", "Chat template: 'hermes', 'chatml', a name in the model file, or a Jinja file."
     )
     model_alias: str | None = setting(None, "--alias", "Name under which the model is listed.", aliases=("-a",))
+    shutdown_seconds: float = setting(
+        10.0,
+        "--shutdown-timeout",
+        "Seconds that running calls may go on after SIGTERM or Ctrl-C; a second Ctrl-C ends them at once.",
+        minimum=0.0,
+        maximum=86400.0,
+    )
     limits: Limits = field(default_factory=Limits)
+
+    def validate(self) -> None:
+        """Refuse texts that mean nothing: an empty key would let everyone in. Raises ConfigError naming the flag."""
+        for declared in fields(self):
+            value = getattr(self, declared.name)
+            for text in value if isinstance(value, tuple) else (value,):
+                if isinstance(text, str) and not text.strip():
+                    raise ConfigError(f"{declared.metadata['flag']} must not be empty")
+        if any(character.isspace() for key in self.api_keys for character in key):
+            raise ConfigError("--api-key must not hold white space")
 
 
 def _in_range(flag: str, value: int, low: int, high: int) -> None:

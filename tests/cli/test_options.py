@@ -173,6 +173,21 @@ def test_a_config_checks_itself_too() -> None:
         EngineConfig(parallel=0).validate()
 
 
+@pytest.mark.parametrize("flag", ["--api-key", "--host", "--alias", "--chat-template", "--allowed-host"])
+@pytest.mark.parametrize("value", ["", " "])
+def test_a_text_that_is_empty_is_refused_by_its_flag(flag: str, value: str) -> None:
+    code, output = run("serve", "test:llama", "--port", "0", "--api-key", "right", flag, value)
+    assert code == 2
+    assert f"{flag} must not be empty" in output
+
+
+@pytest.mark.parametrize("key", ["two words", "key\n", "\tkey", "key\xa0"])
+def test_a_key_with_white_space_is_refused(key: str) -> None:
+    code, output = run("serve", "test:llama", "--port", "0", "--api-key", key)
+    assert code == 2
+    assert "--api-key must not hold white space" in output
+
+
 def test_a_field_of_an_unknown_type_is_a_programming_error() -> None:
     @dataclasses.dataclass
     class Odd:

@@ -10,8 +10,17 @@ from tests.server.support import Site, site
 
 pytestmark = pytest.mark.anyio
 
-OPEN_HOSTS = ["127.0.0.1", "localhost", "LOCALHOST:8080", "[::1]:8080", "127.1.2.3", "app.localhost"]
-FOREIGN_HOSTS = ["evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "192.168.1.5", "", "[::2]"]
+OPEN_HOSTS = [
+    *("127.0.0.1", "localhost", "LOCALHOST:8080", "[::1]:8080", "127.1.2.3", "app.localhost"),
+    *("localhost.", "localhost.:8080", "localhost:", "[::ffff:127.0.0.1]:8080", "::1"),
+]
+FOREIGN_HOSTS = [
+    *("evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "192.168.1.5", "", "[::2]"),
+    *("[::1].evil.example", "[::1]evil.example:80", "[::1", "::1]", "[localhost]", "[127.0.0.1]", "[::ffff:10.0.0.1]"),
+    *("localhost:80@evil.example", "evil@localhost", "localhost:evil", "localhost:80:80", "localhost:65536", "localhost:-1"),
+    *("localhost/evil", "localhost#evil", "localhost?evil", "localhost\\evil", "localhost,evil", "localhost evil"),
+    *("localhost..", ".localhost.", "..localhost", ":80", "[]", "[]:80", "%6cocalhost", "[fe80::1%25lo]", "::1%lo"),
+]
 
 
 @pytest.mark.parametrize("host", OPEN_HOSTS)
@@ -54,7 +63,7 @@ async def test_two_host_headers_are_refused(here: Site) -> None:
         assert (await client.get("/health", headers=headers)).status_code == 403
 
 
-@pytest.mark.parametrize("origin", ["http://127.0.0.1:8080", "https://127.0.0.1:8080", "HTTP://127.0.0.1:8080"])
+@pytest.mark.parametrize("origin", ["http://127.0.0.1:8080", "HTTP://127.0.0.1:8080"])
 async def test_the_servers_own_pages_pass(here: Site, origin: str) -> None:
     async with here.client(host="127.0.0.1:8080", origin=origin) as client:
         response = await client.get("/v1/models")
@@ -69,7 +78,12 @@ async def test_default_ports_are_left_out(here: Site) -> None:
 
 @pytest.mark.parametrize(
     "origin",
-    ["http://evil.example", "null", "http://localhost:3000", "http://127.0.0.1", "file://", "http://[", "127.0.0.1"],
+    [
+        *("http://evil.example", "null", "http://localhost:3000", "http://127.0.0.1", "file://", "http://[", "127.0.0.1"),
+        *("https://127.0.0.1:8080", "ftp://127.0.0.1:8080", "://127.0.0.1:8080", "http:127.0.0.1:8080", ""),
+        *("http://127.0.0.1:8080@evil.example", "http://evil@127.0.0.1:8080", "http://127.0.0.1:8080.evil.example"),
+        *("http://127.0.0.1:8080/path", "http://127.0.0.1:8080 http://evil.example", "http://127.0.0.1:08080x"),
+    ],
 )
 @pytest.mark.parametrize("method", ["GET", "POST", "OPTIONS"])
 async def test_other_origins_are_refused(here: Site, origin: str, method: str) -> None:
@@ -79,6 +93,26 @@ async def test_other_origins_are_refused(here: Site, origin: str, method: str) -
     assert response.status_code == 403
     assert response.json()["error"]["code"] == "origin_not_allowed"
     assert "access-control-allow-origin" not in response.headers
+
+
+async def test_a_page_of_another_scheme_on_the_default_port_is_foreign(here: Site) -> None:
+    async with here.client(host="localhost", origin="https://localhost") as client:
+        assert (await client.get("/v1/models")).status_code == 403
+
+
+@pytest.mark.parametrize("origins", [("http://127.0.0.1", "http://evil.example"), ("http://127.0.0.1", "null")])
+async def test_every_origin_header_counts(here: Site, origins: tuple[str, str]) -> None:
+    async with here.client() as client:
+        for given in (origins, origins[::-1]):
+            headers = [("host", "127.0.0.1"), *(("origin", origin) for origin in given)]
+            assert (await client.get("/v1/models", headers=headers)).status_code == 403
+
+
+async def test_a_malformed_host_is_refused_even_where_all_are_allowed() -> None:
+    with site(config=ServerConfig(port=0, allowed_hosts=("*",))) as here:
+        async with here.client() as client:
+            assert (await client.get("/health", headers={"host": "any.example:80"})).status_code == 200
+            assert (await client.get("/health", headers={"host": "a@any.example"})).status_code == 403
 
 
 async def test_an_allowed_origin_gets_its_preflight_without_a_key() -> None:
@@ -110,21 +144,35 @@ async def test_every_path_but_health_needs_the_key() -> None:
                 assert response.status_code == 401
                 assert response.headers["www-authenticate"] == "Bearer"
                 assert response.json()["error"]["code"] == "invalid_api_key"
-            for right in (b"Bearer first", b"bearer first", b"Bearer  first", "Bearer sécond".encode()):
+            for right in (b"Bearer first", b"bearer first", "Bearer sécond".encode()):
                 response = await client.get("/v1/models", headers={b"authorization": right})
                 assert response.status_code == 200
-            for given in ("Bearer wrong", "Bearer ", "Bearer", "first", "Basic first", "Bearer first second", ""):
-                assert (await client.get("/v1/models", headers={"authorization": given})).status_code == 401
+            for given in (
+                *("Bearer wrong", "Bearer ", "Bearer", "first", "Basic first", "Bearer first second", ""),
+                *("Bearer  first", "Bearer\tfirst", "Bearer first\x0b", "Bearer first\xa0", "Bearer \xa0first"),
+            ):
+                headers = {b"authorization": given.encode("latin-1")}
+                assert (await client.get("/v1/models", headers=headers)).status_code == 401, given
 
 
 @pytest.mark.parametrize(
     ("value", "name"),
-    [("A:1", "a"), ("[::1]:8080", "::1"), ("[::1]", "::1"), ("::1", "::1"), ("1.2.3.4", "1.2.3.4"), ("", "")],
+    [
+        ("A:1", ("a", 1)),
+        ("[::1]:8080", ("::1", 8080)),
+        ("[::1]", ("::1", None)),
+        ("::1", ("::1", None)),
+        ("1.2.3.4", ("1.2.3.4", None)),
+        ("a.b.:", ("a.b", None)),
+        ("", None),
+        ("localhost\n", None),
+        ("lo\u0660:\u0661", None),
+    ],
 )
-def test_names_in_host_headers(value: str, name: str) -> None:
+def test_names_in_host_headers(value: str, name: tuple[str, int | None] | None) -> None:
     assert split_host(value) == name
 
 
 def test_what_is_loopback() -> None:
-    assert all(map(is_loopback_name, ["localhost", "127.0.0.1", "127.9.9.9", "::1", "a.localhost"]))
-    assert not any(map(is_loopback_name, ["0.0.0.0", "::", "10.0.0.1", "localhost.example", "mylocalhost", ""]))
+    assert all(map(is_loopback_name, ["localhost", "127.0.0.1", "127.9.9.9", "::1", "a.localhost", "::ffff:127.0.0.1"]))
+    assert not any(map(is_loopback_name, ["0.0.0.0", "::", "10.0.0.1", "::ffff:10.0.0.1", "localhost.example", "mylocalhost", ""]))

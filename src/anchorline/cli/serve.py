@@ -76,11 +76,13 @@ def settings_from(values: dict[str, Any]) -> Settings:
     values["threads_batch"] = values["threads_batch"] or values["threads"]
     engine = build(EngineConfig, values)
     engine.validate()
+    server = build(ServerConfig, values)
+    server.validate()
     return Settings(
         model=build(ModelConfig, values),
         context=build(ContextConfig, values),
         engine=engine,
-        server=build(ServerConfig, values),
+        server=server,
     )
 
 
@@ -120,7 +122,7 @@ def state_of(settings: Settings, model: Model, selected: SelectedTemplate, engin
     return ServerState(
         config=settings.server,
         engine=engine,
-        prompts=PromptBuilder(tokenizer, selected, clock=datetime.now),
+        prompts=PromptBuilder(tokenizer, selected, clock=datetime.now, all_cuts=settings.engine.exact),
         tokenizer=tokenizer,
         served=Served(
             name=settings.server.model_alias or model.info.name,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
-from urllib.parse import urlsplit
+import re
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import Response
@@ -22,15 +22,29 @@ from anchorline.server.responses import error_response
 OPEN_PATHS = frozenset({"/health"})
 """Answered without a key, for health probes."""
 
-_DEFAULT_PORTS = {"http": "80", "https": "443"}
+_HTTP_PORT = 80
+_AUTHORITY = re.compile(r"(?:\[(?P<address>[0-9a-f:.]+)\]|(?P<name>[a-z0-9_.-]+))(?::(?P<port>[0-9]{0,5}))?")
 
 
-def split_host(value: str) -> str:
-    """The lower-case name in a Host header, without port and brackets."""
-    value = value.strip().lower()
-    if value.startswith("["):
-        return value[1:].partition("]")[0]
-    return value.rpartition(":")[0] if value.count(":") == 1 else value
+def split_host(value: str) -> tuple[str, int | None] | None:
+    """The lower-case name and the port (None: not given) in a Host header; None when it is malformed.
+
+    The name has no brackets and no dot at its end. Only a whole header counts: whatever stands around
+    a good name (``[::1].evil.example``, ``localhost:80@evil.example``) was put there to deceive.
+    """
+    value = value.lower()
+    if isinstance(_address(value), ipaddress.IPv6Address) and "%" not in value:
+        return value, None  # without the brackets it should have; there can be no port
+    found = _AUTHORITY.fullmatch(value)
+    if found is None:
+        return None
+    port = int(found["port"]) if found["port"] else None
+    if port is not None and port > 65535:
+        return None
+    if found["address"] is not None:
+        return (found["address"], port) if isinstance(_address(found["address"]), ipaddress.IPv6Address) else None
+    name = found["name"].removesuffix(".")
+    return (name, port) if all(name.split(".")) else None
 
 
 def is_loopback_name(name: str) -> bool:
@@ -38,6 +52,8 @@ def is_loopback_name(name: str) -> bool:
     if name == "localhost" or name.endswith(".localhost"):
         return True
     address = _address(name)
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+        address = address.ipv4_mapped
     return address is not None and address.is_loopback
 
 
@@ -53,7 +69,7 @@ class AccessGuard:
 
     def __init__(self, app: ASGIApp, config: ServerConfig) -> None:
         self._app = app
-        self._bound = split_host(config.host) if ":" not in config.host else config.host.lower().strip("[]")
+        self._bound = config.host.lower().strip("[]").removesuffix(".")
         self._hosts = frozenset(host.strip().lower() for host in config.allowed_hosts)
         self._origins = frozenset(origin.strip().lower().rstrip("/") for origin in config.allowed_origins)
         self._keys = tuple(key.encode() for key in config.api_keys)
@@ -64,7 +80,7 @@ class AccessGuard:
             return
         headers = Headers(scope=scope)
         origin = headers.get("origin")
-        refusal = self._check_host(headers) or self._check_origin(headers, origin)
+        refusal = self._check_host(headers) or self._check_origins(headers)
         if refusal is None and origin is not None:
             send = _with_cors(send, origin)
             if scope["method"] == "OPTIONS" and "access-control-request-method" in headers:
@@ -83,26 +99,29 @@ class AccessGuard:
 
         A server bound to a public address also answers to addresses: rebinding needs a name.
         """
-        name = split_host(value)
+        host = split_host(value)
+        if host is None:
+            return False
+        name, _ = host
         if is_loopback_name(name) or name == self._bound:
             return True
-        if "*" in self._hosts or name in self._hosts or value.strip().lower() in self._hosts:
+        if "*" in self._hosts or name in self._hosts or value.lower() in self._hosts:
             return True
         return _address(name) is not None and not is_loopback_name(self._bound)
 
     def allows_origin(self, origin: str, *, host: str) -> bool:
-        """Whether a page of ``origin`` may use this server, which it addresses as ``host``."""
-        origin = origin.strip().lower().rstrip("/")
-        if "*" in self._origins or origin in self._origins:
+        """Whether a page of ``origin`` may use this server, which it addresses as ``host``.
+
+        The server's own origin is plain HTTP; behind a proxy that speaks TLS it has to be allowed.
+        """
+        origin = origin.lower()
+        if "*" in self._origins or origin.rstrip("/") in self._origins:
             return True
-        try:
-            parts = urlsplit(origin)
-        except ValueError:
+        scheme, separator, authority = origin.partition("://")
+        page, own = split_host(authority), split_host(host)
+        if scheme != "http" or not separator or page is None or own is None:
             return False
-        if parts.scheme not in _DEFAULT_PORTS or not parts.netloc:
-            return False
-        port = ":" + _DEFAULT_PORTS[parts.scheme]
-        return parts.netloc.removesuffix(port) == host.strip().lower().removesuffix(port)
+        return (page[0], page[1] or _HTTP_PORT) == (own[0], own[1] or _HTTP_PORT)
 
     def _check_host(self, headers: Headers) -> ApiError | None:
         given = headers.getlist("host")
@@ -111,16 +130,19 @@ class AccessGuard:
         shown = given[0][:100] if given else "none"
         return _forbidden(f"host {shown!r} is not served (--allowed-host)", code="host_not_allowed")
 
-    def _check_origin(self, headers: Headers, origin: str | None) -> ApiError | None:
-        if origin is None or self.allows_origin(origin, host=headers.get("host", "")):
-            return None
-        return _forbidden(f"origin {origin[:100]!r} is not allowed (--allowed-origin)", code="origin_not_allowed")
+    def _check_origins(self, headers: Headers) -> ApiError | None:
+        for origin in headers.getlist("origin"):
+            if not self.allows_origin(origin, host=headers.get("host", "")):
+                return _forbidden(
+                    f"origin {origin[:100]!r} is not allowed (--allowed-origin)", code="origin_not_allowed"
+                )
+        return None
 
     def _check_key(self, headers: Headers) -> ApiError | None:
         if not self._keys:
             return None
         scheme, _, token = headers.get("authorization", "").partition(" ")
-        given = token.strip().encode("latin-1")  # headers are decoded as latin-1
+        given = token.encode("latin-1")  # headers are decoded as latin-1
         # Every key is compared, so that the time taken tells nothing about which one is near.
         matches = [hmac.compare_digest(given, key) for key in self._keys]
         if scheme.lower() == "bearer" and any(matches):

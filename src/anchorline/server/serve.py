@@ -23,6 +23,7 @@ SHUTDOWN_SECONDS = 10
 
 def check_bind(config: ServerConfig) -> None:
     """Refuse a public address that anyone could use. Raises ConfigError."""
+    config.validate()
     addresses = {str(address[0]) for _, _, _, _, address in _resolve(config)}
     if not config.api_keys and not all(is_loopback_name(address.partition("%")[0]) for address in addresses):
         raise ConfigError(
