@@ -88,7 +88,8 @@ def compare(model: Model, *, kv: str, flash: str, mib: int) -> None:
             assert answer == expected, f"prompt {index}: {report.plan} of {report.restored_tokens} tokens"
             restored += report.restored_tokens
         assert restored > sum(len(prompt) for prompt in prompts) // 4
-        assert mib > 1 or on.stats().evictions > 0
+        stats = on.stats()
+        assert mib > 1 or stats.evictions > 0 or stats.host_used_bytes < 1 << 20
 
 
 @pytest.mark.parametrize("arch", sorted(ARCHITECTURES))

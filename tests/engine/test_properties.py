@@ -34,6 +34,7 @@ def worlds(draw: st.DrawFn) -> tuple[Harness, FakeRuntime]:
         export=draw(chance),
         import_=draw(chance),
         import_broken=draw(chance),
+        fork=draw(chance),
         state=draw(chance),
     )
     exact = draw(st.booleans())

@@ -198,3 +198,25 @@ def test_choices_fork_at_the_tip_of_the_prompt(kind: MemoryKind) -> None:
         assert recorder.tokens.get(choice, []) == expected
     generated = sum(len(tokens) for tokens in recorder.tokens.values())
     assert harness.runtime.decoded_tokens <= len(prompt) + generated
+
+
+@kinds
+def test_a_prompt_that_comes_before_the_save_is_done_finds_its_states(kind: MemoryKind) -> None:
+    """The reply is out and its sequence idle, but nothing has been written to the host tier yet."""
+    harness = make(kind, resident_idle=1)
+    first = [message(1, 0)]
+    _, recorder = harness.open(conversation(*first))
+    while not recorder.has_ended:
+        harness.loop.step()
+    report = ask(harness, conversation(*first, message(2, 0), message(3, 0), turn=2))
+    assert report.restored_tokens == len(HEAD) + MESSAGE_TOKENS
+
+
+@kinds
+def test_a_second_session_finds_the_head_while_the_first_still_generates(kind: MemoryKind) -> None:
+    harness = make(kind)
+    _, first = harness.open(conversation(message(1, 0)), max_tokens=60)
+    while not first.sampled:
+        harness.loop.step()
+    report = ask(harness, conversation(message(2, 0)))
+    assert report.restored_tokens == len(HEAD)

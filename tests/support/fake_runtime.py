@@ -103,6 +103,7 @@ class Faults:
     state: float = 0.0
     """Both ways: an export that raises, an import that is refused."""
     import_: float = 0.0
+    fork: float = 0.0
     import_broken: float = 0.0
     """An import that raises and leaves cells of its own behind."""
 
@@ -228,6 +229,8 @@ class FakeRuntime:
         return chosen, (chosen,) * top
 
     def copy_sequence(self, source: int, target: int, start: int, end: int) -> None:
+        if self.faults.strikes(self.faults.fork):
+            raise BackendFailure("injected: fork")
         assert not self.length(target)
         assert start == 0
         assert end <= self.length(source)

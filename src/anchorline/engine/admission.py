@@ -17,6 +17,7 @@ from anchorline.engine.restoring import Restorer
 from anchorline.engine.saving import Saver
 from anchorline.engine.speeds import SpeedMeter
 from anchorline.engine.stream import Clock, Restoration, Stream
+from anchorline.errors import BackendFailure
 from anchorline.llama.interface import Runtime
 
 NOTHING_MATCHED = Match((), 0, 0, None)
@@ -61,7 +62,7 @@ class Admission:
         planned = self.clock()
         live = self._seat(stream, plan, source)
         failure = None
-        if self.cache is not None and plan.host_tokens:
+        if self.cache is not None and plan.host_tokens and live.length == plan.resident_tokens:
             failure = self.restorer.restore(self.cache, live, match, plan.restored_tokens)
         restored = self.clock()
         stream.live = live
@@ -87,6 +88,9 @@ class Admission:
     def _match(self, stream: Stream) -> Match:
         if self.cache is None or not stream.call.request.use_cache:
             return NOTHING_MATCHED
+        if self.stateful:
+            # A finished sequence can be gone on from at its tip alone; elsewhere only what is saved of it helps.
+            self.saver.flush_all()
         return self.cache.match(stream.call.prompt, stream.buffer.view(0, stream.buffer.count))
 
     def _residents(self, stream: Stream) -> list[Resident]:
@@ -151,7 +155,10 @@ class Admission:
             self.saver.flush(source)
             self.pool.take_over(source, plan.resident_tokens, prompt, buffer)
             return source
-        return self.pool.fork(source, plan.resident_tokens, prompt, buffer)
+        try:
+            return self.pool.fork(source, plan.resident_tokens, prompt, buffer)
+        except BackendFailure:
+            return self.pool.create(prompt, buffer)
 
     def _miss(
         self, stream: Stream, match: Match, seen: int, restored: int, *, failure: MissReason | None

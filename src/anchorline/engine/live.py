@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -10,6 +11,7 @@ from anchorline.cache.plan import Resident
 from anchorline.cache.prompt import Prompt
 from anchorline.cache.tokens import common_prefix
 from anchorline.cache.tree import State
+from anchorline.errors import BackendFailure
 from anchorline.llama.interface import Runtime, TokenArray
 
 
@@ -34,6 +36,14 @@ class TokenBuffer:
         return self._array[start:end]
 
 
+@dataclass(slots=True)
+class PendingSave:
+    """A save under way: each step of ``pieces`` keeps one; ``states`` are those it has not taken over yet."""
+
+    pieces: Iterator[int]
+    states: dict[int, State]
+
+
 class LiveSequence:
     """One sequence of the pool: the first ``length`` tokens of ``buffer`` are decoded into its cells."""
 
@@ -49,9 +59,9 @@ class LiveSequence:
         self.shared_with: LiveSequence | None = None
         self.shared = 0
         """Leading tokens whose cells belong to ``shared_with`` too, and are counted there."""
-        self.saving: Iterator[int] | None = None
+        self.saving: PendingSave | None = None
         self.states: dict[int, State] = {}
-        """States captured at positions of this history that are not saved yet."""
+        """States captured at positions of this history that no save has been given yet."""
 
     @property
     def decoded(self) -> TokenArray:
@@ -118,10 +128,17 @@ class SequencePool:
         return live
 
     def fork(self, source: LiveSequence, length: int, prompt: Prompt, buffer: TokenBuffer) -> LiveSequence:
-        """A new busy sequence that shares the first ``length`` cells of ``source``."""
+        """A new busy sequence that shares the first ``length`` cells of ``source``.
+
+        Raises BackendFailure, with nothing changed, when they cannot be shared (a window has no room).
+        """
         assert self._capabilities.can_trim or length == source.length
         live = self.create(prompt, buffer)
-        self._runtime.copy_sequence(source.id, live.id, 0, length)
+        try:
+            self._runtime.copy_sequence(source.id, live.id, 0, length)
+        except BackendFailure:
+            self.drop(live)
+            raise
         live.length = length
         live.shared, live.shared_with = length, source
         return live

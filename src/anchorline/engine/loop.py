@@ -179,6 +179,8 @@ class EngineLoop:
             stream.stops.pop(0)
             if stream.in_prompt and self._keeps_states(stream):
                 self._saver.capture(live, ends_reply=False)
+                if live.saving is None and not self._exact:
+                    self._saver.enqueue(live)
             if stream.in_prompt and self._exact and self._stateful:
                 reseat(self.runtime, live)
 
@@ -208,11 +210,15 @@ class EngineLoop:
         call.forked = True
         self._drop_idle(keep=self._resident_idle)
         assert stream.live is not None
-        places = self._parallel - len(self.running)
-        forked, left = call.streams[1 : 1 + places], call.streams[1 + places :]
-        for sibling in forked:
-            sibling.live = self.pool.fork(stream.live, stream.live.length, call.prompt, sibling.buffer)
-            self._run(sibling)
+        forked: list[Stream] = []
+        left = call.streams[1:]
+        try:
+            while left and len(self.running) < self._parallel:
+                left[0].live = self.pool.fork(stream.live, stream.live.length, call.prompt, left[0].buffer)
+                self._run(left[0])
+                forked.append(left.pop(0))
+        except BackendFailure as failure:
+            log.info("a choice is computed on its own: %s", failure)
         self.waiting.extendleft(reversed(left))
         self._blocked = False
         return forked

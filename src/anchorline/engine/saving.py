@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 from anchorline.cache.prefix_cache import PrefixCache
 from anchorline.cache.storage import Allocate
-from anchorline.engine.live import LiveSequence
+from anchorline.cache.tree import State
+from anchorline.engine.live import LiveSequence, PendingSave
 from anchorline.errors import BackendFailure
 from anchorline.llama.interface import Runtime
 
@@ -28,17 +29,19 @@ class Saver:
         return bool(self._queue)
 
     def enqueue(self, live: LiveSequence) -> None:
-        """Save the decoded tokens of ``live``, later."""
+        """Save the decoded tokens of ``live`` and its captured states, later; it may go on meanwhile."""
         if self._cache is None or live.length == 0:
             return
-        live.saving = self._save(self._cache, live)
+        self.flush(live)
+        states, live.states = live.states, {}
+        live.saving = PendingSave(self._save(self._cache, live, states), states)
         self._queue.append(live)
 
     def advance(self) -> None:
         """Save one piece of the oldest entry."""
         live = self._queue[0]
         assert live.saving is not None
-        if next(live.saving, None) is None:
+        if next(live.saving.pieces, None) is None:
             self._queue.popleft()
             live.saving = None
 
@@ -46,19 +49,27 @@ class Saver:
         """Finish saving ``live`` now: its cells are about to change."""
         if live.saving is None:
             return
-        for _ in live.saving:
+        for _ in live.saving.pieces:
             pass
         live.saving = None
         self._queue.remove(live)
 
+    def flush_all(self) -> None:
+        """Finish every save: a match is about to be made that may need what is being saved."""
+        while self._queue:
+            self.flush(self._queue[0])
+
     def abandon(self, live: LiveSequence) -> None:
         """Forget about saving ``live``: its cells are lost, or are not to be kept."""
+        unsaved = [live.states]
         if live.saving is not None:
+            unsaved.append(live.saving.states)
             live.saving = None
             self._queue.remove(live)
-        for state in live.states.values():
-            state.release()
-        live.states.clear()
+        for states in unsaved:
+            for state in states.values():
+                state.release()
+            states.clear()
 
     def capture(self, live: LiveSequence, *, ends_reply: bool) -> None:
         """Hold the state at the tip of ``live`` until it is saved; nothing for models without states."""
@@ -75,11 +86,11 @@ class Saver:
         if state is not None:
             live.states[live.length] = state
 
-    def _save(self, cache: PrefixCache, live: LiveSequence) -> Iterator[int]:
+    def _save(self, cache: PrefixCache, live: LiveSequence, states: dict[int, State]) -> Iterator[int]:
         def export(start: int, end: int, allocate: Allocate) -> memoryview | None:
             try:
                 return self._runtime.export_rows(live.id, start, end, allocate)
             except BackendFailure:
                 return None
 
-        return cache.save(live.prompt, live.decoded, export, live.states)
+        return cache.save(live.prompt, live.decoded, export, states)
