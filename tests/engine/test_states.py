@@ -202,14 +202,15 @@ def test_choices_fork_at_the_tip_of_the_prompt(kind: MemoryKind) -> None:
 
 @kinds
 def test_a_prompt_that_comes_before_the_save_is_done_finds_its_states(kind: MemoryKind) -> None:
-    """The reply is out and its sequence idle, but nothing has been written to the host tier yet."""
-    harness = make(kind, resident_idle=1)
-    first = [message(1, 0)]
-    _, recorder = harness.open(conversation(*first))
+    """The reply is out and its sequence idle, but of many pieces few have been written to the host tier yet."""
+    runtime = FakeRuntime(context_tokens=4000, sequences=4, batch_tokens=400, kind=kind)
+    harness = Harness(runtime, resident_idle=1, checkpoint_every=20)
+    long_message = [n * 7 % 40 for n in range(300)]
+    _, recorder = harness.open(conversation(long_message), max_tokens=1)
     while not recorder.has_ended:
         harness.loop.step()
-    report = ask(harness, conversation(*first, message(2, 0), message(3, 0), turn=2))
-    assert report.restored_tokens == len(HEAD) + MESSAGE_TOKENS
+    report = ask(harness, conversation(long_message, message(2, 0), message(3, 0), turn=2))
+    assert report.restored_tokens == len(HEAD) + len(long_message)
 
 
 @kinds
