@@ -221,3 +221,25 @@ def test_a_second_session_finds_the_head_while_the_first_still_generates(kind: M
         harness.loop.step()
     report = ask(harness, conversation(message(2, 0)))
     assert report.restored_tokens == len(HEAD)
+
+
+@kinds
+def test_a_head_that_changes_near_its_end_resumes_inside_of_it(kind: MemoryKind) -> None:
+    """Its checkpoints outlive the turns of the conversations over it."""
+    runtime = FakeRuntime(context_tokens=4000, sequences=4, kind=kind)
+    harness = Harness(runtime, resident_idle=0, checkpoint_every=20)
+    head = [n * 7 % 40 for n in range(100)]
+
+    def over_head(ids: list[int], *messages: list[int]) -> Prompt:
+        rest = conversation(*messages, turn=len(messages) - 1)
+        shift = len(ids) - len(HEAD)
+        cuts = tuple(Cut(cut.position + shift, cut.kind, cut.message) for cut in rest.cuts)
+        starts = tuple(start + shift for start in rest.message_starts)
+        tokens = tokens_of([*ids, *rest.tokens.tolist()[len(HEAD) :]])
+        return Prompt(tokens=tokens, cuts=cuts, message_starts=starts, turn_start=starts[-1])
+
+    messages = [message(1, n) for n in range(9)]
+    for turn in range(0, 9, 2):
+        ask(harness, over_head(head, *messages[: turn + 1]))
+    changed = [*head[:90], *([48] * 10)]
+    assert ask(harness, over_head(changed, message(1, 0))).restored_tokens == 80

@@ -3,7 +3,8 @@
 Rows and one later state restore a prefix, so an old state only serves an edit in mid-history. Of
 the states on a path stay
 
-* the head's, pinned ones, and those where another history branches off,
+* the head's and those inside of it (a head that changes near its end resumes there), pinned ones, and
+  those where another history branches off,
 * all behind the start of the newest user message, so that each of its tool rounds can be edited,
 * the newest few whatever they belong to.
 
@@ -17,14 +18,15 @@ from anchorline.cache.prompt import Prompt
 from anchorline.cache.tree import Absence, Segment, SegmentTree
 
 NEWEST_STATES = 3
-"""States kept on a path besides the head's."""
+"""States kept on a path behind the head."""
 
 
 def thin_states(tree: SegmentTree, path: list[Segment], prompt: Prompt) -> None:
     """Free the states on ``path``, the segments of one history, that are not worth keeping."""
     for node in path:
         _drop_abandoned_reply(tree, node, on_path=path)
-    stateful = [node for node in path if node.state is not None and node.end != prompt.head_position]
+    head = prompt.head_position or 0
+    stateful = [node for node in path if node.state is not None and node.end > head]
     turn_start = prompt.turn_start if prompt.turn_start is not None else len(prompt)
     for node in stateful[:-NEWEST_STATES]:
         branches = sum(child.rows is not None for child in node.offspring())
