@@ -304,7 +304,11 @@ class Limits:
         maximum=100000,
     )
     template_seconds: float = setting(
-        10.0, "--max-template-seconds", "Seconds the chat template may take for a request.", minimum=0.01, maximum=3600.0
+        10.0,
+        "--max-template-seconds",
+        "Seconds the chat template may take for a request.",
+        minimum=0.01,
+        maximum=3600.0,
     )
     template_steps: int = setting(
         20_000_000,

@@ -106,13 +106,14 @@ def site(
 def listening(app: Starlette, config: ServerConfig) -> Iterator[str]:
     """Serve ``app`` on a free loopback port in a thread; gives its URL."""
     listener = open_socket(config)
-    server = make_server(app)
+    server = make_server(app, config)
     thread = threading.Thread(target=lambda: server.run(sockets=[listener]), daemon=True)
     thread.start()
     try:
         yield url_of(listener)
     finally:
         server.should_exit = True
+        server.hurry()
         thread.join(timeout=30)
         listener.close()
         assert not thread.is_alive(), "the server did not stop"

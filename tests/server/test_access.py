@@ -17,8 +17,23 @@ OPEN_HOSTS = [
 FOREIGN_HOSTS = [
     *("evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "192.168.1.5", "", "[::2]"),
     *("[::1].evil.example", "[::1]evil.example:80", "[::1", "::1]", "[localhost]", "[127.0.0.1]", "[::ffff:10.0.0.1]"),
-    *("localhost:80@evil.example", "evil@localhost", "localhost:evil", "localhost:80:80", "localhost:65536", "localhost:-1"),
-    *("localhost/evil", "localhost#evil", "localhost?evil", "localhost\\evil", "localhost,evil", "localhost evil"),
+    *(
+        "localhost:80@evil.example",
+        "evil@localhost",
+        "localhost:evil",
+        "localhost:80:80",
+        "localhost:65536",
+        "localhost:-1",
+    ),
+    *(
+        "localhost/evil",
+        "localhost#evil",
+        "localhost?evil",
+        "localhost\\evil",
+        "localhost,evil",
+        "localhost evil",
+        "localhost:-1",
+    ),
     *("localhost..", ".localhost.", "..localhost", ":80", "[]", "[]:80", "%6cocalhost", "[fe80::1%25lo]", "::1%lo"),
 ]
 
@@ -79,8 +94,23 @@ async def test_default_ports_are_left_out(here: Site) -> None:
 @pytest.mark.parametrize(
     "origin",
     [
-        *("http://evil.example", "null", "http://localhost:3000", "http://127.0.0.1", "file://", "http://[", "127.0.0.1"),
-        *("https://127.0.0.1:8080", "ftp://127.0.0.1:8080", "://127.0.0.1:8080", "http:127.0.0.1:8080", ""),
+        *(
+            "http://evil.example",
+            "null",
+            "http://localhost:3000",
+            "http://127.0.0.1",
+            "file://",
+            "http://[",
+            "127.0.0.1",
+        ),
+        *(
+            "https://127.0.0.1:8080",
+            "ftp://127.0.0.1:8080",
+            "://127.0.0.1:8080",
+            "http:127.0.0.1:8080",
+            "",
+            "127.0.0.1",
+        ),
         *("http://127.0.0.1:8080@evil.example", "http://evil@127.0.0.1:8080", "http://127.0.0.1:8080.evil.example"),
         *("http://127.0.0.1:8080/path", "http://127.0.0.1:8080 http://evil.example", "http://127.0.0.1:08080x"),
     ],
@@ -175,4 +205,6 @@ def test_names_in_host_headers(value: str, name: tuple[str, int | None] | None) 
 
 def test_what_is_loopback() -> None:
     assert all(map(is_loopback_name, ["localhost", "127.0.0.1", "127.9.9.9", "::1", "a.localhost", "::ffff:127.0.0.1"]))
-    assert not any(map(is_loopback_name, ["0.0.0.0", "::", "10.0.0.1", "::ffff:10.0.0.1", "localhost.example", "mylocalhost", ""]))
+    assert not any(
+        map(is_loopback_name, ["0.0.0.0", "::", "10.0.0.1", "::ffff:10.0.0.1", "localhost.example", "mylocalhost", ""])
+    )

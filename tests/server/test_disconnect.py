@@ -70,16 +70,31 @@ async def test_a_broken_connection_while_writing_cancels(here: Site, caplog: pyt
 
 
 @pytest.mark.anyio
-async def test_a_cancelled_handler_cancels_the_call(here: Site) -> None:
-    """What uvicorn does to requests that outlast the time for a graceful shutdown."""
+async def test_a_cancelled_handler_cancels_the_call_and_answers(here: Site) -> None:
+    """What the server does at its end to requests that outlast the time they have."""
     here.engine.script.paused = True
     stopped = call(stream=False)
     task = asyncio.create_task(stopped._run(here.app))
     request_id = await submitted(here)
     task.cancel()
     await asyncio.to_thread(here.engine.wait_for_cancel, request_id)
-    with pytest.raises(asyncio.CancelledError):
-        await task
+    await task
+    assert stopped.status == 503
+    assert b"the server is shutting down" in b"".join(stopped.body_parts)
+
+
+@pytest.mark.anyio
+async def test_a_cancelled_stream_ends_with_an_error_event(here: Site) -> None:
+    here.engine.script.paused = True
+    here.engine.allow(1)
+    stopped = call(stream=True)
+    task = asyncio.create_task(stopped._run(here.app))
+    await stopped.wait_for_body(b'"content":"H"')
+    task.cancel()
+    await task
+    assert b"the server is shutting down" in stopped.body_parts[-1]
+    assert b"[DONE]" not in b"".join(stopped.body_parts)
+    assert stopped.sent[-1]["more_body"] is False
 
 
 @pytest.mark.anyio

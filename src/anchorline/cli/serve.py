@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import socket
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from anchorline.cli import machine
 from anchorline.cli.banner import announce, announce_listening
 from anchorline.cli.logs import FORMATS, LEVELS, set_up_logging
 from anchorline.cli.options import SettingOption, build, options_of
-from anchorline.cli.signals import end_in_order_on
+from anchorline.cli.signals import handle_with
 from anchorline.cli.suggest import SuggestingCommand
 from anchorline.cli.values import format_size
 from anchorline.config import ContextConfig, EngineConfig, ModelConfig, ServerConfig
@@ -87,23 +88,41 @@ def settings_from(values: dict[str, Any]) -> Settings:
 
 
 def run(settings: Settings) -> None:
-    """Load, serve until SIGTERM or SIGINT, and free everything."""
-    end_in_order_on(signal.SIGTERM, signal.SIGINT, exit_code=0)
-    with ExitStack() as stack:
-        # Bound before the model is loaded: a busy port must not cost a minute of loading.
-        listener = stack.enter_context(open_socket(settings.server))
+    """Load, serve until SIGTERM or SIGINT, and free everything.
+
+    While it loads, a signal ends the process as it ends any other.
+    """
+    handle_with(signal.SIG_DFL)  # Python's own handler would wait for llama.cpp to have loaded
+    # Bound before the model is loaded: a busy port must not cost a minute of loading.
+    with open_socket(settings.server) as listener, ExitStack() as loaded:
         model = load_model(settings.model)
-        stack.callback(model.close)
+        loaded.callback(model.close)
         selected = select_template(settings.server.chat_template, model.info, tokens=template_tokens(model.tokenizer))
         runtime = LlamaRuntime(model, settings.context, sequences=sequences_for(settings.engine), owns_model=False)
-        stack.callback(runtime.close)
+        loaded.callback(runtime.close)
         engine = Engine(runtime, settings.engine, clock=time.monotonic)
         engine.start()
-        stack.callback(engine.close)
-        url = url_of(listener)
+        loaded.pop_all()  # from here on nothing may be freed before the engine's thread has ended
+        try:
+            _serve_until_stopped(settings, model, selected, engine, listener)
+        finally:
+            engine.close()
+        runtime.close()
+        model.close()
+    handle_with(signal.SIG_IGN)  # the interpreter would end its own end with the signal's exit code
+
+
+def _serve_until_stopped(
+    settings: Settings, model: Model, selected: SelectedTemplate, engine: Engine, listener: socket.socket
+) -> None:
+    url = url_of(listener)
+
+    def ready() -> None:
         announce(facts_of(settings, model, selected, engine, url=url))
         announce_listening(url)
-        serve_app(build_app(state_of(settings, model, selected, engine)), settings.server, listener=listener)
+
+    app = build_app(state_of(settings, model, selected, engine))
+    serve_app(app, settings.server, listener=listener, ready=ready)
 
 
 def sequences_for(config: EngineConfig) -> int:

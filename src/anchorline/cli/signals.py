@@ -6,14 +6,20 @@ import signal
 import sys
 
 
-def end_in_order_on(*numbers: signal.Signals, exit_code: int | None = None) -> None:
-    """Turn signals into SystemExit, so that child servers are stopped and memory is freed on the way out.
+def end_in_order_on(*numbers: signal.Signals) -> None:
+    """Turn signals into SystemExit, so that child servers are stopped on the way out.
 
-    Without ``exit_code`` it is 128 + the signal, as shells show it.
+    The exit code is 128 + the signal, as shells show it. Not for a process with threads inside llama.cpp.
     """
 
     def leave(number: int, _frame: object) -> None:
-        sys.exit(128 + number if exit_code is None else exit_code)
+        sys.exit(128 + number)
 
     for number in numbers:
         signal.signal(number, leave)
+
+
+def handle_with(handler: signal.Handlers) -> None:
+    """Let SIGTERM and SIGINT do what the system does by default, or nothing."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, handler)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 
 from starlette.exceptions import HTTPException
@@ -14,7 +15,7 @@ from anchorline.errors import AnchorlineError
 from anchorline.metrics.metrics import Metrics
 from anchorline.server.log import error_line
 from anchorline.server.log import logger as request_logger
-from anchorline.server.responses import error_response
+from anchorline.server.responses import SHUTTING_DOWN, error_response
 
 logger = logging.getLogger("anchorline.server")
 
@@ -44,6 +45,9 @@ class Edge:
 
         try:
             await self._app(scope, receive, send_noting_status)
+        except asyncio.CancelledError:  # the server ends and this request did not, in all the time it had
+            if status is None:
+                await error_response(SHUTTING_DOWN)(scope, receive, send_noting_status)
         except Exception:
             logger.exception("%s %s failed", scope["method"], scope["path"])
             if status is None:

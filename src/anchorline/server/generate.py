@@ -24,7 +24,7 @@ from anchorline.output.reply import Reply, ReplyEvent, ReplyFailed, ReplyFinishe
 from anchorline.server.body import read_body
 from anchorline.server.bridge import EventBridge
 from anchorline.server.log import call_line, cancelled_line, error_line, logger
-from anchorline.server.responses import json_response
+from anchorline.server.responses import SHUTTING_DOWN, json_response
 from anchorline.server.state import BuiltPrompt, ServerState
 
 CLIENT_CLOSED = 499
@@ -105,7 +105,7 @@ def generation_endpoint(state: ServerState, prepare: Prepare) -> Callable[[Reque
 
     async def endpoint(request: Request) -> Response:
         received_seconds = state.monotonic()
-        raw = await read_body(request, limit_bytes=state.config.limits.body_bytes)
+        raw = await read_body(request, limits=state.config.limits)
         call = await asyncio.to_thread(prepare, raw, state, received_seconds)
         request.scope["anchorline.id"] = call.request.id
         return GenerationResponse(state, call)
@@ -144,6 +144,11 @@ class GenerationResponse(Response):
                 await response(scope, receive, send)
         except OSError:  # the connection broke while writing
             self._completed = False
+        except asyncio.CancelledError:  # the server ends; a reply that has not begun is left to the edge
+            self._completed = False
+            if not self._started:
+                raise
+            await self._send(send, sse.error_event(SHUTTING_DOWN), last=True)
         finally:
             watcher.cancel()
             if not self._completed:

@@ -10,6 +10,15 @@ from starlette.responses import Response
 
 from anchorline.api.errors import ApiError
 
+SHUTTING_DOWN = ApiError(
+    status=503,
+    message="the server is shutting down",
+    type="server_error",
+    code="shutting_down",
+    headers={"connection": "close"},
+)
+"""The answer to a call that the end of the server cuts short."""
+
 
 def json_response(body: object, *, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     """``body`` (structs, dicts, lists) as JSON."""

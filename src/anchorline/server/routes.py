@@ -73,7 +73,7 @@ class Routes:
         return json_response(await asyncio.to_thread(self._apply_template, await self._body(request)))
 
     async def _body(self, request: Request) -> bytes:
-        return await read_body(request, limit_bytes=self._state.config.limits.body_bytes)
+        return await read_body(request, limits=self._state.config.limits)
 
     def _tokenize(self, raw: bytes) -> dict[str, Any]:
         tokenizer = self._state.tokenizer

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import errno
+import os
 import signal
 import socket
-import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from types import FrameType
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -15,10 +17,11 @@ from starlette.types import ASGIApp
 from anchorline.config import ServerConfig
 from anchorline.errors import ConfigError
 from anchorline.server.access import is_loopback_name
+from anchorline.server.connection import on_loop_error, protocol_class
 
 _BACKLOG = 2048
-SHUTDOWN_SECONDS = 10
-"""How long running requests may go on after SIGTERM before they are cancelled."""
+CUT_SECONDS = 2.0
+"""How long clients have to take the end of an answer when the server stops."""
 
 
 def check_bind(config: ServerConfig) -> None:
@@ -62,57 +65,106 @@ def url_of(listener: socket.socket) -> str:
     return f"http://[{host}]:{port}" if listener.family == socket.AF_INET6 else f"http://{host}:{port}"
 
 
-def make_server(app: ASGIApp, *, shutdown_seconds: int = SHUTDOWN_SECONDS) -> Server:
+def make_server(app: ASGIApp, config: ServerConfig) -> Server:
     """A server for ``app`` that logs no access lines of its own; run it with ``run(sockets=[…])``."""
     return Server(
         uvicorn.Config(
             app,
+            http=protocol_class(config.limits),
             log_config=None,
             access_log=False,
             lifespan="off",
             ws="none",
             server_header=False,
             proxy_headers=False,
-            timeout_graceful_shutdown=shutdown_seconds,
-        )
+            # As many connections as this are accepted in one go, also while there are no file descriptors.
+            backlog=1,
+        ),
+        shutdown_seconds=config.shutdown_seconds,
     )
 
 
-def serve(
-    app: ASGIApp,
-    config: ServerConfig,
-    *,
-    listener: socket.socket | None = None,
-    shutdown_seconds: int = SHUTDOWN_SECONDS,
-) -> None:
-    """Serve ``app`` until SIGTERM or SIGINT, then let running requests end and return.
+def serve(app: ASGIApp, config: ServerConfig, *, listener: socket.socket, ready: Callable[[], None]) -> None:
+    """Serve ``app`` on a socket from ``open_socket`` until SIGTERM or SIGINT; then see ``Server``.
 
-    Requests that run longer than ``shutdown_seconds`` are cancelled.
-
-    ``listener`` is a socket from ``open_socket``; without one it is opened here.
+    ``ready`` is called once signals end the server in order. The handlers stay when this returns.
     """
-    own = listener or open_socket(config)
-    try:
-        make_server(app, shutdown_seconds=shutdown_seconds).run(sockets=[own])
-    finally:
-        own.close()
+    server = make_server(app, config)
+    server.handle_signals()
+    ready()
+    server.run(sockets=[listener])
 
 
 class Server(uvicorn.Server):
-    """uvicorn's server, which ends with a return after a signal instead of raising it again."""
+    """uvicorn's server, with an end in order.
+
+    SIGTERM or SIGINT   no new connections; running calls may go on for ``shutdown_seconds``
+    then                they are cancelled, which the edge and the streams answer with an error
+    CUT_SECONDS later   connections whose client does not take its answer are cut
+    a second SIGINT     the calls' time is over now
+    a third             the process ends at once and frees nothing, since threads may still compute
+
+    No signal raises anything, also not in what the process does after ``run``: memory that the engine's
+    thread works in is freed there.
+    """
+
+    def __init__(self, config: uvicorn.Config, *, shutdown_seconds: float) -> None:
+        super().__init__(config)
+        self._shutdown_seconds = shutdown_seconds
+        self._interrupts = 0
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._hurry = asyncio.Event()
+
+    def handle_signals(self) -> None:
+        """Let SIGTERM and SIGINT end this server, from now until the end of the process."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self.handle_exit)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """The handler of both signals; runs on the main thread, between any two of its steps."""
+        if not self.should_exit:
+            self.should_exit = True
+        elif sig == signal.SIGINT:
+            self._interrupts += 1
+        if self._interrupts == 1:
+            self.hurry()
+        elif self._interrupts > 1:
+            signal.signal(sig, signal.SIG_IGN)  # a fourth would come in here
+            os.write(2, b"stopped by a third signal: nothing was waited for\n")
+            os._exit(128 + sig)
+
+    def hurry(self) -> None:
+        """End the calls that still run; for any thread."""
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop has closed: there are none
+                self._loop.call_soon_threadsafe(self._hurry.set)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        handled = (signal.SIGINT, signal.SIGTERM)
-        before = {number: signal.signal(number, self.handle_exit) for number in handled}
+        yield  # what ``handle_signals`` set stays, also when the loop has ended
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._loop.set_exception_handler(on_loop_error)
+        await super().startup(sockets)
+        for listener in sockets or ():
+            listener.listen(_BACKLOG)  # asyncio has set it to uvicorn's
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        ending = asyncio.create_task(self._end_calls())
         try:
-            yield
+            await super().shutdown(sockets)
         finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+            ending.cancel()
+
+    async def _end_calls(self) -> None:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._hurry.wait(), self._shutdown_seconds)
+        for task in self.server_state.tasks:
+            task.cancel()
+        await asyncio.sleep(CUT_SECONDS)
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()
 
 
 _Resolved = list[tuple[socket.AddressFamily, socket.SocketKind, int, str, tuple[str, int] | tuple[str, int, int, int]]]
