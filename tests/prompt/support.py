@@ -59,12 +59,13 @@ def toy_builder(
     tokenizer: ToyTokenizer | None = None,
     template: ChatTemplate | None = None,
     clock: Clock = lambda: NOON,
+    all_cuts: bool = False,
 ) -> PromptBuilder:
     """A builder over the toy tokenizer; the built-in hermes template when none is given."""
     tokenizer = tokenizer or ToyTokenizer(CHATML_CONTROL)
     if template is None:
         template = builtin_template("hermes") if source is None else ChatTemplate(source)
-    return PromptBuilder(tokenizer, selected(template, tokenizer), clock=clock)
+    return PromptBuilder(tokenizer, selected(template, tokenizer), clock=clock, all_cuts=all_cuts)
 
 
 def real_builder(tokenizer: Tokenizer, info: ModelInfo, choice: str | None = None) -> PromptBuilder:

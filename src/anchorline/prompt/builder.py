@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-import msgspec
 import numpy as np
 
 from anchorline.cache.prompt import Cut, Prompt
@@ -65,8 +65,13 @@ class _Request:
 
     def head_key(self) -> bytes:
         """Everything that the head's text is made of but the time."""
-        system = [message["content"] for message in self.guarded.messages[: system_count(self.guarded.messages)]]
-        return msgspec.json.encode([self.voice.name, self.guarded.guard, system, self.guarded.kwargs]) + self.tools_json
+        system = self.guarded.messages[: system_count(self.guarded.messages)]
+        made_of = [self.voice.name, self.guarded.guard, system, self.guarded.kwargs]
+        return json.dumps(made_of).encode() + self.tools_json
+
+    def time_key(self) -> bytes:
+        """The time, where the template shows it."""
+        return self.now.isoformat().encode() if "strftime_now" in self.voice.template.source else b""
 
 
 class _Voice:
@@ -104,15 +109,19 @@ class _Voice:
 class PromptBuilder:
     """Makes prompts from chat messages, raw text or token ids. Thread-safe.
 
+    Tokens are a function of the request (and the time) alone. The cuts of a long conversation also
+    depend on what was asked before, unless ``all_cuts``: then all of them are found every time.
     ``clock`` gives the local time that templates may show.
     """
 
-    def __init__(self, tokenizer: Tokenizer, selected: SelectedTemplate, *, clock: Clock) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, selected: SelectedTemplate, *, clock: Clock, all_cuts: bool = False
+    ) -> None:
         self._tokenizer = tokenizer
         self._clock = clock
         self._tokens = template_tokens(tokenizer)
         self.tokenizer = PromptTokenizer(tokenizer)
-        self._cuts = CutFinder(self.tokenizer)
+        self._cuts = CutFinder(self.tokenizer, all_cuts=all_cuts)
         self._plain = _Voice("plain", selected.template, selected.capabilities, self.tokenizer)
         self._tools = self._plain
         if selected.tool_template is not selected.template:
@@ -143,6 +152,7 @@ class PromptBuilder:
             request.guarded.messages,
             request.render,
             head_key=request.head_key(),
+            time_key=request.time_key(),
             generation=add_generation_prompt,
         )
         prompt = self._prompt(tokens, tokenized, points, request)

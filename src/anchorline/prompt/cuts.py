@@ -7,12 +7,16 @@
                                          ^           ^      ^ message ends; the last: generation
 
 Cuts are hints. A template that cannot render a part just yields no cut there, and the renders
-per request are bounded; correctness rests on token ids alone.
+per request are bounded; correctness rests on token ids alone. Only exact mode, whose chunks end at
+cuts, needs the same cuts whatever was asked before: there all of them are found, and an end that was
+found before is taken over only where the render it came from would be the same and would end there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from anchorline.cache.prompt import Cut, CutKind
@@ -42,11 +46,17 @@ class CutPoints:
 
 
 class CutFinder:
-    """Finds cuts; remembers heads by what they are made of. Thread-safe."""
+    """Finds cuts; remembers heads by what they are made of. Thread-safe.
 
-    def __init__(self, tokenizer: PromptTokenizer, *, memo_bytes: int = 16 << 20) -> None:
+    With ``all_cuts`` every message end is found and the cuts are a function of the request alone;
+    that takes one render for each message that was not seen before in this place.
+    """
+
+    def __init__(self, tokenizer: PromptTokenizer, *, all_cuts: bool = False, memo_bytes: int = 16 << 20) -> None:
         self._tokenizer = tokenizer
+        self._all_cuts = all_cuts
         self._heads: ByteMemo[bytes, str] = ByteMemo(memo_bytes)
+        self._ends: ByteMemo[bytes, _End] = ByteMemo(memo_bytes)
 
     def find(
         self,
@@ -55,15 +65,22 @@ class CutFinder:
         render: Render,
         *,
         head_key: bytes,
+        time_key: bytes = b"",
         generation: bool,
     ) -> CutPoints:
         """Cuts of the full render ``tokenized`` of ``messages``.
 
-        ``head_key`` names everything the head is rendered from. ``generation`` tells that the text
-        ends with a generation prompt. Leaves the message ends in ``tokenized.marks`` for later turns.
+        ``head_key`` names everything the head is rendered from but the time, which ``time_key`` names
+        where it is shown. ``generation`` tells that the text ends with a generation prompt. Leaves
+        the message ends in ``tokenized.marks`` for later turns.
         """
+        if self._all_cuts:
+            head_key += b"\n" + time_key
         head = self._head(tokenized, messages[: system_count(messages)], render, head_key)
-        marks = self._message_ends(tokenized, messages, render)
+        if self._all_cuts:
+            marks = self._all_message_ends(tokenized.text, messages, render, head_key)
+        else:
+            marks = self._message_ends(tokenized, messages, render)
         tokenized.marks = tuple(Mark(character, count) for count, character in sorted(marks.items()))
         head_tokens = self._tokenizer.position(tokenized, head)
         ends = {count: self._tokenizer.position(tokenized, character) for count, character in marks.items()}
@@ -95,6 +112,56 @@ class CutFinder:
             if part is not None:
                 ends[count] = common_characters(part, tokenized.text)
         return ends
+
+    def _all_message_ends(self, text: str, messages: Sequence[Message], render: Render, key: bytes) -> dict[int, int]:
+        """As ``_message_ends``, of every message, and the same with anything remembered as with nothing."""
+        digest = hashlib.sha256(key)
+        known: dict[int, _End] = {}
+        keys: dict[int, bytes] = {}
+        for count, message in enumerate(messages, 1):
+            digest.update(json.dumps(message).encode() + b"\n")
+            if count > system_count(messages):
+                keys[count] = digest.digest()
+                remembered = self._ends.get(keys[count])
+                if remembered is not None:
+                    known[count] = remembered
+        ends = {count: known[count].character for count in _still_true(text, known)}
+        for count in keys.keys() - ends.keys():
+            part = _try(render, messages[:count])
+            if part is not None:
+                end = ends[count] = common_characters(part, text)
+                self._ends.put(keys[count], _End(end, _digest(part[:end]), part[end : end + 1]), 200)
+        return ends
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    """Where the render of a part left some text: both begin with the same ``character`` characters."""
+
+    character: int
+    digest: bytes
+    """Of those characters."""
+    following: str
+    """The part's next character; "" where it ends."""
+
+
+def _still_true(text: str, known: Mapping[int, _End]) -> Iterator[int]:
+    """Counts whose part leaves ``text`` at the character where it left the text it was compared with."""
+    digest, position = hashlib.sha256(), 0
+    for count, end in sorted(known.items(), key=lambda item: item[1].character):
+        digest.update(_bytes(text[position : end.character]))
+        position = end.character
+        goes_on = end.following != "" and text[position : position + 1] == end.following
+        if digest.digest() == end.digest and not goes_on:
+            yield count
+
+
+def _digest(text: str) -> bytes:
+    return hashlib.sha256(_bytes(text)).digest()
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")
 
 
 def _try(render: Render, messages: Sequence[Message]) -> str | None:
