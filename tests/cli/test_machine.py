@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -77,3 +79,28 @@ def test_without_a_topology_each_cpu_is_a_core(tmp_path: Path) -> None:
 def test_this_machine() -> None:
     assert physical_cores() >= 1
     assert default_cache_bytes() >= GIB
+
+
+OPEN_FILES = """
+import resource, sys
+from anchorline.cli.machine import allow_open_files
+soft, hard, connections = map(int, sys.argv[1:])
+resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+allow_open_files(connections=connections)
+print(resource.getrlimit(resource.RLIMIT_NOFILE))
+"""
+
+
+@pytest.mark.parametrize(
+    ("limits", "connections", "said"),
+    [
+        ((300, 400), 100, "(300, 400)"),
+        ((100, 400), 100, "(228, 400)"),
+        ((100, 228), 100, "(228, 228)"),
+        ((100, 227), 100, "--max-connections 100 needs 228 open files, but this process may have only 227"),
+    ],
+)
+def test_every_connection_may_have_its_file(limits: tuple[int, int], connections: int, said: str) -> None:
+    command = [sys.executable, "-c", OPEN_FILES, *map(str, limits), str(connections)]
+    result = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert said in result.stdout + result.stderr

@@ -143,6 +143,18 @@ def test_a_number_outside_its_limits_names_flag_and_limit(option: click.Option) 
 
 
 @pytest.mark.parametrize(
+    "option",
+    [option for option in SETTINGS if isinstance(option.type, click.types.FloatParamType)],
+    ids=lambda o: o.name,
+)
+@pytest.mark.parametrize("text", ["nan", "inf", "-inf", "1e999"])
+def test_a_number_that_is_none_names_the_flag(option: click.Option, text: str) -> None:
+    code, output = run("serve", f"{option.opts[0]}={text}")
+    assert code == 2
+    assert option.opts[0] in output
+
+
+@pytest.mark.parametrize(
     ("arguments", "expected"),
     [
         (("serve", "--gpu-layer", "3"), "No such option: --gpu-layer; did you mean --gpu-layers?"),

@@ -57,7 +57,7 @@ def convert(kind: click.ParamType[Any], text: str) -> Any:
 def test_a_size_outside_its_limits_names_them() -> None:
     kind = SizeType(minimum_bytes=1 << 20, maximum_bytes=1 << 30)
     assert convert(kind, "1MiB") == 1 << 20
-    for text in ("1023KiB", "1.1GiB"):
+    for text in ("1023KiB", "1.1GiB", "9" * 400, "9" * 5000 + "T"):
         with pytest.raises(click.BadParameter, match="1MiB to 1GiB"):
             convert(kind, text)
 
@@ -67,7 +67,7 @@ def test_gpu_layers(text: str, layers: int) -> None:
     assert convert(GpuLayersType(), text) == layers
 
 
-@pytest.mark.parametrize("text", ["some", "-2", "1.5", ""])
+@pytest.mark.parametrize("text", ["some", "-2", "1.5", "", "9" * 5000])
 def test_bad_gpu_layers(text: str) -> None:
     with pytest.raises(click.BadParameter, match="'all' or 'auto'"):
         convert(GpuLayersType(), text)
@@ -147,6 +147,10 @@ def test_metadata_overrides() -> None:
         ("a=u32:1", "with a type of int, float, bool, str"),
         ("a=int:1.5", "'1.5' is no int value"),
         ("a=float:x", "'x' is no float value"),
+        ("a=float:nan", "'nan' is no float value"),
+        ("a=float:-inf", "'-inf' is no float value"),
+        ("a=float:1e999", "'1e999' is no float value"),
+        ("a=int:" + "9" * 5000, "is no int value"),
         ("a=bool:True", "'True' is no bool value"),
         ("", "empty parts"),
     ],

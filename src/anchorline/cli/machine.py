@@ -1,11 +1,17 @@
-"""What the machine has to offer: free RAM and cores, as far as this process may use them."""
+"""What the machine has to offer: free RAM, cores and open files, as far as this process may use them."""
 
 from __future__ import annotations
 
 import os
+import resource
 from pathlib import Path
 
+from anchorline.errors import ConfigError
+
 GIB = 1 << 30
+
+OTHER_FILES = 128
+"""Open files that a server needs besides its connections, with room to spare."""
 
 
 def default_cache_bytes(*, root: Path = Path("/")) -> int:
@@ -32,6 +38,23 @@ def physical_cores(*, root: Path = Path("/"), allowed: set[int] | None = None) -
         topology = root / f"sys/devices/system/cpu/cpu{cpu}/topology"
         cores.add((_text(topology / "physical_package_id"), _text(topology / "core_id") or f"cpu{cpu}"))
     return max(1, len(cores))
+
+
+def allow_open_files(*, connections: int) -> None:
+    """Let this process open a file for each connection; raises its soft limit where that is too low.
+
+    Raises ConfigError naming --max-connections when the system sets the limit lower.
+    """
+    needed = connections + OTHER_FILES
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= needed:
+        return
+    if hard != resource.RLIM_INFINITY and hard < needed:
+        raise ConfigError(
+            f"--max-connections {connections} needs {needed} open files, but this process may have only {hard} "
+            f"(ulimit -Hn); use at most {hard - OTHER_FILES}"
+        )
+    resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
 
 
 def _available_bytes(root: Path) -> int:

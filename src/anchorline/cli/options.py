@@ -12,6 +12,7 @@ import click
 from anchorline.cli.values import (
     AdapterType,
     DeviceListType,
+    FiniteFloatType,
     GpuLayersType,
     MetadataOverrideType,
     SizeType,
@@ -113,7 +114,7 @@ def _value_type(declared: Field[Any], hint: Any, *, many: bool) -> click.ParamTy
     if base is int:
         return click.IntRange(min=meta["minimum"], max=meta["maximum"]) if limited else click.INT
     if base is float:
-        return click.FloatRange(min=meta["minimum"], max=meta["maximum"]) if limited else click.FLOAT
+        return FiniteFloatType(min=meta["minimum"], max=meta["maximum"])
     if base is str:
         return click.STRING
     raise TypeError(f"no option type for {declared.name}: {hint}")

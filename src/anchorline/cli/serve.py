@@ -93,6 +93,7 @@ def run(settings: Settings) -> None:
     While it loads, a signal ends the process as it ends any other.
     """
     handle_with(signal.SIG_DFL)  # Python's own handler would wait for llama.cpp to have loaded
+    machine.allow_open_files(connections=settings.server.limits.connections)
     # Bound before the model is loaded: a busy port must not cost a minute of loading.
     with open_socket(settings.server) as listener, ExitStack() as loaded:
         model = load_model(settings.model)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import csv
+import math
 import re
 from collections.abc import Callable
+from decimal import Decimal
 from typing import Any
 
 import click
@@ -23,7 +25,7 @@ def parse_size(text: str) -> int:
     found = _SIZE.fullmatch(text.strip())
     if found is None:
         raise ValueError(f"{text!r} is not a size; write 8GiB, 512MiB or a number of bytes")
-    return int(float(found.group(1)) * 1024 ** _POWERS[found.group(2).lower()])
+    return int(Decimal(found.group(1)) * 1024 ** _POWERS[found.group(2).lower()])
 
 
 def format_size(nbytes: int) -> str:
@@ -58,6 +60,16 @@ class SizeType(click.ParamType[int]):
         return nbytes
 
 
+class FiniteFloatType(click.FloatRange):
+    """A number between two limits (None: no limit), but neither infinite nor NaN, which no limit would refuse."""
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        number = float(super().convert(value, param, ctx))  # type: ignore[arg-type]
+        if not math.isfinite(number):
+            self.fail(f"{value!r} is not a finite number.", param, ctx)
+        return number
+
+
 class GpuLayersType(click.ParamType[int]):
     """A number of layers, ``all``, or ``auto``."""
 
@@ -71,7 +83,7 @@ class GpuLayersType(click.ParamType[int]):
             return GPU_LAYERS_AUTO
         if text == "all":
             return GPU_LAYERS_ALL
-        if not text.isdecimal():
+        if not text.isdecimal() or len(text) > 9:
             self.fail(f"{value!r} is neither a number of layers nor 'all' or 'auto'.", param, ctx)
         return int(text)
 
@@ -178,9 +190,16 @@ class AdapterType(click.ParamType[tuple[tuple[str, float], ...]]):
         return path, number
 
 
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text} is not finite")
+    return number
+
+
 _METADATA_TYPES: dict[str, Callable[[str], MetadataValue]] = {
     "int": int,
-    "float": float,
+    "float": _finite,
     "bool": {"true": True, "false": False}.__getitem__,
     "str": str,
 }

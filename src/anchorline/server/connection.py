@@ -40,14 +40,15 @@ class Connection(H11Protocol):
         super().connection_made(transport)
         self._timer: asyncio.TimerHandle | None = None
         self._waiting_since = self.loop.time()
-        over = len(self.connections) - self.limits.connections
+        self._refused = False
         seconds = self.limits.request_seconds
-        if over > 0 and not self._make_room():
-            if over > REFUSALS:
-                self.cut()
-                return
+        if not self._finds_room(self.limits.connections):
+            self._refused = True
             self.app = _refuse
             seconds = min(seconds, REFUSAL_SECONDS)
+            if not self._finds_room(REFUSALS):
+                self.cut()
+                return
         self._give(seconds)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -79,13 +80,16 @@ class Connection(H11Protocol):
         self.transport.abort()
         self.connections.discard(self)  # now, so that the next one to come counts right
 
-    def _make_room(self) -> bool:
-        """Cut the connection that has kept its place longest without a request, if there is one."""
-        others = [other for other in self.connections if isinstance(other, Connection) and other is not self]
-        oldest = min((other for other in others if other.unfinished), key=lambda o: o._waiting_since, default=None)
-        if oldest is None:
+    def _finds_room(self, limit: int) -> bool:
+        """Whether this is within the limit of its kind; else the one that waited longest for its client is cut."""
+        alike = [other for other in self.connections if isinstance(other, Connection)]
+        alike = [other for other in alike if other._refused == self._refused]
+        if len(alike) <= limit:
+            return True
+        waiting = [other for other in alike if other.unfinished and other is not self]
+        if not waiting:
             return False
-        oldest.cut()
+        min(waiting, key=lambda other: other._waiting_since).cut()
         return True
 
     def _give(self, seconds: float) -> None:
