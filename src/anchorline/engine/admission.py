@@ -5,6 +5,7 @@ waiting stream ── match ── plan ── room ── continue | fork | cre
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -19,6 +20,8 @@ from anchorline.engine.speeds import SpeedMeter
 from anchorline.engine.stream import Clock, Restoration, Stream
 from anchorline.errors import BackendFailure
 from anchorline.llama.interface import Runtime
+
+log = logging.getLogger("anchorline.engine")
 
 NOTHING_MATCHED = Match((), 0, 0, None)
 
@@ -66,6 +69,15 @@ class Admission:
             failure = self.restorer.restore(self.cache, live, match, plan.restored_tokens)
         restored = self.clock()
         stream.live = live
+        log.debug(
+            "%s starts: %s, %d of %d tokens restored, sequence %d, rejected: %s",
+            stream.call.request.id,
+            plan.source,
+            live.length,
+            stream.buffer.count,
+            live.id,
+            "; ".join(f"{source} ({why})" for source, why in plan.rejected) or "nothing",
+        )
         if stream.call.admitted_seconds is None:
             stream.call.admitted_seconds = started
             seen = max(match.seen, max((r.match_tokens for r in residents), default=0))

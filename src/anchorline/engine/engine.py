@@ -20,6 +20,8 @@ from anchorline.llama.interface import Runtime
 log = logging.getLogger("anchorline.engine")
 
 RETRY_AFTER_SECONDS_MAX = 60
+STATS_SECONDS = 0.5
+"""While calls run, a snapshot of the counters is at most so old (plus one step)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +150,7 @@ class Engine:
             call.consumer.on_error(error)
 
     def _serve(self) -> None:
+        published = self._clock()
         while True:
             commands = self._commands()
             for command in commands:
@@ -157,8 +160,9 @@ class Engine:
             ended = self._loop.step()
             for call in ended:
                 self._close_call(call)
-            if commands or ended or not self._loop.has_work:
-                self._stats = self._snapshot()
+            now = self._clock()
+            if commands or ended or not self._loop.has_work or now - published >= STATS_SECONDS:
+                self._stats, published = self._snapshot(), now
 
     def _commands(self) -> list[Call | _Cancel | _Stop]:
         """What came in; waits for it when there is nothing else to do."""
@@ -189,7 +193,7 @@ class Engine:
     # -- stats --------------------------------------------------------------------------------
 
     def stats(self) -> EngineStats:
-        """Counters and gauges as of the last call that began or ended, or of the engine's last rest."""
+        """Counters and gauges as of the engine's last rest, or of less than a second ago."""
         return replace(self._stats, alive=self.alive)
 
     def _snapshot(self) -> EngineStats:
