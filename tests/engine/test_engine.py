@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ import pytest
 
 from anchorline.config import EngineConfig
 from anchorline.engine.engine import Engine
-from anchorline.engine.request import GenerationRequest
+from anchorline.engine.request import GenerationRequest, SampledToken
 from anchorline.errors import (
     Cancelled,
     ConfigError,
@@ -205,3 +206,25 @@ def test_stats_count_what_happened() -> None:
 def test_too_few_sequences_are_refused() -> None:
     with pytest.raises(ConfigError, match="--parallel"):
         Engine(FakeRuntime(sequences=2), EngineConfig(parallel=2, resident_idle=1), clock=time.monotonic)
+
+
+def test_counters_move_while_a_call_runs() -> None:
+    """With a clock that advances a second per reading every step is due for a snapshot."""
+    seconds = itertools.count()
+    runtime = FakeRuntime()
+    engine = Engine(runtime, EngineConfig(parallel=1, resident_idle=0), clock=lambda: float(next(seconds)))
+
+    class Watcher(Recorder):
+        def on_token(self, choice: int, token: SampledToken) -> bool:
+            decode_calls.append(engine.stats().decode_calls)
+            return super().on_token(choice, token)
+
+    decode_calls: list[int] = []
+    engine.start()
+    try:
+        ids = next([first, *IDS] for first in range(40) if len(expected_reply([first, *IDS], 20)) == 20)
+        engine.submit(request("long", ids, max_tokens=20), watcher := Watcher())
+        watcher.wait()
+    finally:
+        engine.close()
+    assert len(set(decode_calls)) > 10
