@@ -38,6 +38,11 @@ TEMPLATES = {
     "pieces removed": "{% for m in messages %}{{ m.content | replace('</think>', '') }}{% endfor %}",
     "as JSON": "{{ messages | tojson }}{{ tools | tojson(indent=2) }}{{ tools | tojson(ensure_ascii=true) }}",
     "as Python": "{% for m in messages %}{{ [m.content] }}{{ m.tool_calls }}{% endfor %}{{ tools }}",
+    "keys inside a half token": (
+        "{% for k in tools[0].function.parameters | dictsort %}<|{{ k[0] }}|>{{ '<|im_' ~ k[0] }}{% endfor %}"
+        "{% for m in messages %}{% for c in m.tool_calls or [] %}{% for k in c.function.arguments %}"
+        "{{ '%s%s' % (k, k) }}<|{{ k }}|>{% endfor %}{% endfor %}{% endfor %}"
+    ),
     "options": "{{ one }}{{ two }}<|im_{{ one }}{% for m in messages %}{{ m.content }}{% endfor %}",
 }
 
@@ -51,7 +56,7 @@ text_pieces = st.lists(st.sampled_from(PIECES), max_size=4).map("".join)
 
 def with_texts(texts: list[str]) -> dict[str, Any]:
     """A request that puts the texts wherever a client can."""
-    calls = assistant(texts[1], (texts[2] or "f", json.dumps({"a": texts[3]})))
+    calls = assistant(texts[1], (texts[2] or "f", json.dumps({texts[3]: texts[3]})))
     function = {"name": texts[4], "description": texts[0], "parameters": {texts[5]: {"enum": texts[:3]}}}
     return {
         "messages": [user(texts[0]), calls, {**result(texts[4]), "name": texts[5]}, user(texts[1])],
@@ -118,7 +123,9 @@ def test_halves_that_meet_once_they_are_trimmed_stay_text(control: str, spaces: 
 
 
 @pytest.mark.parametrize("control", CONTROL)
-@pytest.mark.parametrize("name", ["content inside a half token", "formatted", "tokens made of roles", "options"])
+@pytest.mark.parametrize(
+    "name", ["content inside a half token", "formatted", "tokens made of roles", "options", "keys inside a half token"]
+)
 def test_the_inside_of_a_control_text_stays_text(name: str, control: str) -> None:
     builder = BUILDERS[name]
     expected = control_ids(builder.chat(**with_texts(["zz"] * 6)).prompt.tokens)
@@ -137,6 +144,43 @@ def test_what_the_template_writes_becomes_control_tokens() -> None:
 def test_a_token_made_around_a_role_is_one() -> None:
     built = BUILDERS["tokens made of roles"].chat([user("user")])
     assert control_ids(built.prompt.tokens) == [1000 + CONTROL.index("<|user|>")]
+
+
+LOOKS_FOR_KEYS = (
+    "{% set p = tools[0].function.parameters %}<|{{ p.im_end }}{{ p['im_start'] }}{{ 'start' in p }}"
+    "{% for k, v in p | dictsort %}{% if k == 'im' %}={{ v }}{% endif %}{% if v.type == 'string' %}!{% endif %}"
+    "{% endfor %}{{ [tools[0]] | map(attribute='function.parameters.user.type') | first }}{{ messages[0].content }}"
+)
+
+
+def test_keys_that_the_template_mentions_are_found() -> None:
+    """Each of them lies inside of a control token whose beginning the template writes."""
+    tokenizer = ToyTokenizer(("<|im_start|>", "<|im_end|>", "<|user|>", "<|string|>"))
+    parameters = {"im_end": "A", "im_start": "B", "start": "C", "im": "D", "user": {"type": "string"}}
+    built = toy_builder(LOOKS_FOR_KEYS, tokenizer=tokenizer).chat(
+        [user("x")], tools=[{"function": {"name": "f", "parameters": parameters}}]
+    )
+    assert built.text == "<|ABTrue=D!stringx"
+    assert control_ids(built.prompt.tokens) == []
+
+
+def test_a_property_is_found_among_the_required_ones() -> None:
+    """A name is broken as a key and as a value in the same way."""
+    source = (
+        "<|{% set p = tools[0].function.parameters %}{% for k in p.properties %}{{ k in p.required }}{% endfor %}"
+        "{{ messages[0].content }}"
+    )
+    parameters = {"properties": {"im_start": {}, "user": {}, "zz": {}}, "required": ["im_start", "user"]}
+    built = toy_builder(source, tokenizer=ToyTokenizer(CONTROL)).chat(
+        [user("x")], tools=[{"function": {"name": "f", "parameters": parameters}}]
+    )
+    assert built.text == "<|TrueTrueFalsex"
+
+
+def test_a_schema_type_that_the_template_does_not_look_for_stays_text() -> None:
+    builder = toy_builder("<|{{ tools[0].type }}|>{{ messages[0].content }}", tokenizer=ToyTokenizer(("<|string|>",)))
+    built = builder.chat([user("x")], tools=[{"type": "string"}])
+    assert (built.text, control_ids(built.prompt.tokens)) == ("<|string|>x", [])
 
 
 def test_another_guard_is_taken_when_the_request_contains_the_first_ones() -> None:

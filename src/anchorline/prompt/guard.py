@@ -12,14 +12,16 @@ Guarded are, in message texts, names, ids, arguments, tool schemas (keys too) an
   cannot complete it:                                             ``…<|im_``  →  ``…<·|im_``
 * where the template writes the beginning of a control token by itself (``'<|' + role + '|>'``), a
   string that lies inside of one:                                   ``user``  →  ``u·ser``
+  But keys that the template mentions stay whole, as it could not find them otherwise.
 
 The ends of a string are also looked at without the white space around it (templates trim), and at
 every marker by which the template may take strings apart (``split('</think>')``).
 
 Guaranteed: a template that inserts strings whole, trimmed, as JSON, or split at a constant yields a
 control token only where it wrote the token's text itself, or built it around a role (roles come from
-a fixed set) or a JSON schema type. Not covered: a template that cuts strings at computed places or
-rewrites their letters (``lower``, ``replace`` of single characters) could still build one.
+a fixed set), or around a key or a JSON schema type that it mentions by itself. Not covered: a
+template that cuts strings at computed places or rewrites their letters (``lower``, ``replace`` of
+single characters) could still build one.
 """
 
 from __future__ import annotations
@@ -46,8 +48,9 @@ NESTING_LIMIT = 100
 """Deepest nesting of tools, arguments and template options."""
 
 SCHEMA_TYPES = frozenset({"function", "object", "array", "string", "number", "integer", "boolean", "null"})
-"""Words that templates compare with; never broken for lying inside a control token's text."""
+"""Values that templates compare with; where one does, they are not broken for lying inside a control token's text."""
 
+_ATTRIBUTE = re.compile(r"[\w)\]]\s*\.\s*([^\W\d]\w*)")
 _FORMAT_FIELD = re.compile(r"%(?:\(\w*\))?[a-z]|\{[^{}]*\}")
 
 
@@ -87,6 +90,8 @@ class Guard:
         markers = sorted(template.markers, key=len, reverse=True)
         self._markers = re.compile("|".join(map(re.escape, markers))) if markers else None
         self._open = _open_controls(control, template.literals)
+        self.mentioned = _mentioned(template)
+        """Words that the template may look for among keys and values."""
         self._strings: ByteMemo[tuple[str, str, bool], str] = ByteMemo(memo_bytes)
         self._values: ByteMemo[tuple[str, bytes], tuple[Any, JsonTexts]] = ByteMemo(memo_bytes)
 
@@ -244,10 +249,13 @@ class _Pass:
         if depth > NESTING_LIMIT:
             raise RequestError(f"{field} is nested deeper than {NESTING_LIMIT} levels", field=field)
         if isinstance(value, str):
-            return self._owner.string(value, self._guard, whole=value not in SCHEMA_TYPES)
+            looked_for = value in SCHEMA_TYPES and value in self._owner.mentioned
+            return self._owner.string(value, self._guard, whole=not looked_for)
         if isinstance(value, Mapping):
             return {
-                self._owner.string(key, self._guard, whole=False): self._walk(item, field=field, depth=depth + 1)
+                self._owner.string(key, self._guard, whole=key not in self._owner.mentioned): self._walk(
+                    item, field=field, depth=depth + 1
+                )
                 for key, item in value.items()
             }
         if isinstance(value, (list, tuple)):
@@ -265,6 +273,12 @@ def _rendered_parts(value: Any) -> Iterator[Any]:
             yield function
             if isinstance(function.get("parameters"), dict):
                 yield function["parameters"]
+
+
+def _mentioned(template: ChatTemplate) -> frozenset[str]:
+    """Strings of the template, also the parts of dotted paths, and the names behind a dot."""
+    parts = {part for literal in template.literals for part in literal.split(".")}
+    return frozenset({*template.literals, *parts, *_ATTRIBUTE.findall(template.source)})
 
 
 def _open_controls(control: ControlTexts, literals: Sequence[str]) -> tuple[str, ...]:
