@@ -180,7 +180,7 @@ class SegmentTree:
         self.ghost_tokens = 0
         """Ids of ghosts, each ghost counted as at least GHOST_TOKENS_MIN: what they cost in memory."""
         self.kept: dict[Segment, None] = {}
-        """The nodes with rows, in the order they were kept; eviction looks at no others, however many ghosts there are."""
+        """The nodes with rows, in the order they were kept; eviction looks at no others, however many there are."""
         self.states = 0
         self.state_bytes = 0
         self._ghost_tokens_limit = ghost_tokens_limit
