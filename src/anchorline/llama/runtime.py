@@ -182,9 +182,12 @@ class LlamaRuntime:
 
     def _warm_up(self, *, scratch: int) -> tuple[Capabilities, MemoryLayout]:
         """Decode two tokens, as the first decode is slow, and probe the memory on them."""
-        self._batch.add(np.zeros(2, np.int32), start=0, sequence=0, output=False)
-        if self._run() is not DecodeStatus.OK:
-            raise BackendFailure("the context has no room for two tokens")
+        at_once = min(capabilities.PROBE_TOKENS, self._batch.room)  # --batch-size and --ctx may be 1
+        for start in range(0, capabilities.PROBE_TOKENS, at_once):
+            self._batch.clear()
+            self._batch.add(np.zeros(at_once, np.int32), start=start, sequence=0, output=False)
+            if self._run() is not DecodeStatus.OK:
+                raise BackendFailure("the context has no room for two tokens")
         probed = capabilities.probe(self._context, model=self._model.handle, scratch=scratch)
         api.llama_memory_clear(self._memory, False)
         self._batch.clear()
