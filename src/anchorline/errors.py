@@ -57,10 +57,10 @@ class BodyTooLarge(RequestError):
 
 
 class QueueFull(AnchorlineError):
-    """The waiting queue is at ``--queue``; answered with HTTP 429 and ``Retry-After``."""
+    """A waiting queue is at its limit, ``flag``; answered with HTTP 429 and ``Retry-After``."""
 
-    def __init__(self, *, waiting: int, limit: int, retry_after_seconds: int) -> None:
-        super().__init__(f"{waiting} requests are waiting and the queue holds {limit} (--queue)")
+    def __init__(self, *, waiting: int, limit: int, retry_after_seconds: int, flag: str = "--queue") -> None:
+        super().__init__(f"{waiting} requests are waiting and the queue holds {limit} ({flag})")
         self.retry_after_seconds = retry_after_seconds
 
 

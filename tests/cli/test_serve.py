@@ -11,10 +11,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import httpx
 import pytest
 
 from anchorline.bench import agent
-from anchorline.bench.client import Client
+from anchorline.bench.client import CallFailed, Client
 from anchorline.bench.process import ServerFailed, ServerProcess, start_anchorline
 
 SMALL = ("test:llama", "--threads", "1", "--ctx", "2048", "--cache-ram", "64m")
@@ -112,6 +113,50 @@ def test_an_unusable_setting_is_named(arguments: Sequence[str], named: str) -> N
     assert code == 2
     assert named in said
     assert "Traceback" not in said
+
+
+ENDLESS = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
+ENDLESS_FOR_SOME = f"{{% if messages[-1].content == 'loop' %}}{ENDLESS}{{% endif %}}{{{{ messages }}}}"
+
+
+def test_a_template_without_an_end_is_refused_at_start_up(tmp_path: Path) -> None:
+    path = tmp_path / "endless.jinja"
+    path.write_text(ENDLESS)
+    code, said = refuse("test:llama", "--chat-template", str(path), "--max-template-steps", "10000")
+    assert code == 2
+    assert "--chat-template: endless.jinja is not usable" in said
+    assert "--max-template-steps" in said
+
+
+def test_a_template_that_finds_no_end_for_some_messages_serves_the_others(tmp_path: Path) -> None:
+    path = tmp_path / "endless.jinja"
+    path.write_text(ENDLESS_FOR_SOME)
+    with start("--chat-template", str(path), "--max-template-steps", "10000", "--prepare-threads", "1") as server:
+        with Client(server.wait_until_listening()) as client:
+            for _ in range(3):
+                with pytest.raises(CallFailed, match="max-template-steps"):
+                    client.chat(agent.chat_body([agent.user("loop")], max_tokens=2, tools=False))
+            # also where only a part of the conversation, rendered to find its cuts, finds none
+            body = agent.chat_body([agent.user("loop"), agent.user("go on")], max_tokens=2, tools=False)
+            assert client.chat(body).prompt_tokens > 0
+        os.kill(server.pid, signal.SIGTERM)
+        assert server.wait() == 0
+
+
+def test_a_signal_ends_a_server_whose_template_still_runs(tmp_path: Path) -> None:
+    path = tmp_path / "endless.jinja"
+    path.write_text(ENDLESS_FOR_SOME)
+    limits = ("--max-template-steps", str(1 << 40), "--max-template-seconds", "3600", "--shutdown-timeout", "0")
+    with start("--chat-template", str(path), *limits) as server:
+        url = httpx.URL(server.wait_until_listening())
+        body = json.dumps({"messages": [{"role": "user", "content": "loop"}]}).encode()
+        head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: %d\r\n\r\n" % len(body)
+        with socket.create_connection((url.host, url.port or 0)) as connection:
+            connection.sendall(head + body)
+            assert httpx.get(url.join("/health")).status_code == 200
+            os.kill(server.pid, signal.SIGTERM)
+            assert connection.recv(100).startswith(b"HTTP/1.1 503")
+        assert server.wait() == 0
 
 
 def test_an_unknown_test_model_names_the_known() -> None:

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from anchorline.errors import ConfigError, RequestError
-from anchorline.prompt.template import REPEAT_LIMIT, ChatTemplate, GivenList
+from anchorline.prompt.bounds import REPEAT_LIMIT
+from anchorline.prompt.template import ChatTemplate, GivenList
 from tests.prompt.support import NOON, user
 
 

@@ -18,6 +18,7 @@ from anchorline.metrics.metrics import Metrics
 from anchorline.server.app import build_app
 from anchorline.server.serve import make_server, open_socket, url_of
 from anchorline.server.state import ServerState
+from anchorline.server.workers import Workers
 from tests.server.standin import ByteTokenizer, StandInEngine, StandInPrompts
 
 CREATED = 1_700_000_000
@@ -68,6 +69,7 @@ def make_state(
         tokenizer=tokenizer,
         served=served,
         metrics=metrics,
+        workers=Workers(threads=config.limits.preparing, waiting=config.limits.preparing_queue),
         wall_clock=lambda: float(CREATED),
         monotonic=lambda: 0.0,
         new_id=lambda: f"{next(counter):024d}",

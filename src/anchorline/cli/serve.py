@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import socket
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -14,10 +13,10 @@ import click
 
 from anchorline.api.models import Served
 from anchorline.cli import machine
-from anchorline.cli.banner import announce, announce_listening
+from anchorline.cli.banner import announce
 from anchorline.cli.logs import FORMATS, LEVELS, set_up_logging
 from anchorline.cli.options import SettingOption, build, options_of
-from anchorline.cli.signals import handle_with
+from anchorline.cli.signals import handle_with, leave_at_once
 from anchorline.cli.suggest import SuggestingCommand
 from anchorline.cli.values import format_size
 from anchorline.config import ContextConfig, EngineConfig, ModelConfig, ServerConfig
@@ -25,12 +24,14 @@ from anchorline.engine.engine import Engine
 from anchorline.llama.model import Model, load_model
 from anchorline.llama.runtime import LlamaRuntime
 from anchorline.metrics.metrics import Metrics
+from anchorline.prompt.bounds import bounded
 from anchorline.prompt.builder import PromptBuilder
 from anchorline.prompt.select import SelectedTemplate, select_template, template_tokens
 from anchorline.server.app import build_app
 from anchorline.server.serve import open_socket, url_of
 from anchorline.server.serve import serve as serve_app
 from anchorline.server.state import ServerState
+from anchorline.server.workers import Workers
 
 SETTINGS: tuple[SettingOption, ...] = (
     *options_of(ServerConfig, section="Server"),
@@ -56,6 +57,9 @@ LOGGING = (
         help="Log as lines of text or as one JSON object per line.",
     ),
 )
+
+WORKERS_SECONDS = 5.0
+"""How long requests that are just being rendered or tokenised are waited for at the end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,32 +102,26 @@ def run(settings: Settings) -> None:
     with open_socket(settings.server) as listener, ExitStack() as loaded:
         model = load_model(settings.model)
         loaded.callback(model.close)
-        selected = select_template(settings.server.chat_template, model.info, tokens=template_tokens(model.tokenizer))
+        with bounded(settings.server.limits):
+            selected = select_template(
+                settings.server.chat_template, model.info, tokens=template_tokens(model.tokenizer)
+            )
         runtime = LlamaRuntime(model, settings.context, sequences=sequences_for(settings.engine), owns_model=False)
         loaded.callback(runtime.close)
         engine = Engine(runtime, settings.engine, clock=time.monotonic)
         engine.start()
         loaded.pop_all()  # from here on nothing may be freed before the engine's thread has ended
+        state = state_of(settings, model, selected, engine)
+        facts = facts_of(settings, model, selected, engine, url=url_of(listener))
         try:
-            _serve_until_stopped(settings, model, selected, engine, listener)
+            serve_app(build_app(state), settings.server, listener=listener, ready=lambda: announce(facts))
         finally:
             engine.close()
+        if not state.workers.close(timeout_seconds=WORKERS_SECONDS):
+            leave_at_once()  # a thread still uses the model, and nothing ends it
         runtime.close()
         model.close()
     handle_with(signal.SIG_IGN)  # the interpreter would end its own end with the signal's exit code
-
-
-def _serve_until_stopped(
-    settings: Settings, model: Model, selected: SelectedTemplate, engine: Engine, listener: socket.socket
-) -> None:
-    url = url_of(listener)
-
-    def ready() -> None:
-        announce(facts_of(settings, model, selected, engine, url=url))
-        announce_listening(url)
-
-    app = build_app(state_of(settings, model, selected, engine))
-    serve_app(app, settings.server, listener=listener, ready=ready)
 
 
 def sequences_for(config: EngineConfig) -> int:
@@ -155,6 +153,7 @@ def state_of(settings: Settings, model: Model, selected: SelectedTemplate, engin
             created=int(time.time()),
         ),
         metrics=metrics,
+        workers=Workers(threads=settings.server.limits.preparing, waiting=settings.server.limits.preparing_queue),
     )
 
 

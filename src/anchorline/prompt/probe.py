@@ -8,7 +8,8 @@ from datetime import datetime
 from itertools import product
 from typing import Any
 
-from anchorline.errors import RequestError
+from anchorline.errors import ConfigError, RequestError
+from anchorline.prompt.bounds import TemplateLimit
 from anchorline.prompt.template import ChatTemplate
 
 _TOOL_NAME = "probe_lookup"
@@ -58,7 +59,10 @@ class Capabilities:
 
 
 def probe(template: ChatTemplate, tokens: TemplateTokens) -> Capabilities:
-    """Find out what ``template`` supports; a failing render counts as not supported."""
+    """Find out what ``template`` supports; a failing render counts as not supported.
+
+    Raises ConfigError when a render goes past its limits.
+    """
     typed = "probe user" not in _render(template, tokens, [_USER]) and "probe user" in _render(
         template, tokens, [_typed(_USER)]
     )
@@ -125,5 +129,7 @@ def _render(
             kwargs={},
             now=_NOW,
         )
+    except TemplateLimit as error:
+        raise ConfigError(f"--chat-template: {template.name} is not usable: {error}") from error
     except RequestError:
         return ""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import stat
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -96,7 +98,11 @@ def _find(choice: str | None, info: ModelInfo) -> tuple[ChatTemplate, str]:
 def _read(choice: str, info: ModelInfo) -> ChatTemplate:
     path = Path(choice)
     try:
-        with path.open("rb") as file:
+        # A pipe or a device could keep the server waiting; not to wait does not change how a file is read.
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+            kind = os.fstat(file.fileno()).st_mode
+            if not stat.S_ISREG(kind):
+                raise ConfigError(f"--chat-template: {choice} is not a regular file")
             data = file.read(TEMPLATE_FILE_LIMIT_BYTES + 1)
         if len(data) > TEMPLATE_FILE_LIMIT_BYTES:
             raise ConfigError(f"--chat-template: {choice} is larger than {TEMPLATE_FILE_LIMIT_BYTES} bytes")

@@ -9,18 +9,15 @@ from datetime import datetime
 from typing import Any, cast
 
 from jinja2 import TemplateError, TemplateSyntaxError, nodes, pass_context
-from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from anchorline.errors import ConfigError, RequestError
+from anchorline.prompt.bounds import bind, check_fields, check_method, check_operands, check_width, install, rendering
 
 Clock = Callable[[], datetime]
-
-REPEAT_LIMIT = 1 << 20
-"""Longest string or list that ``*`` may build in a template, and largest exponent base and power it may use."""
 
 RESERVED_KWARGS = frozenset({"messages", "tools", "add_generation_prompt", "bos_token", "eos_token"})
 
@@ -43,7 +40,10 @@ _TAKING_APART = frozenset(
 )
 
 # What a template can fail with on a client's input; anything else would be our own bug.
-_RENDER_ERRORS = (TemplateError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError)
+_RENDER_ERRORS = (
+    *(TemplateError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError),
+    *(RecursionError, MemoryError),
+)
 
 
 class GivenList(list[Any]):
@@ -65,9 +65,9 @@ class _GenerationTag(Extension):
 
 
 class _Environment(ImmutableSandboxedEnvironment):
-    """The sandbox, with a bound on what one operator can build."""
+    """The sandbox, with bounds on what one operator or call can make."""
 
-    intercepted_binops = frozenset({"*", "**"})
+    intercepted_binops = frozenset({"*", "**", "%"})
 
     def getattr(self, obj: Any, attribute: str) -> Any:
         # What the sandbox does for plain dicts in the end, without asking first whether it is safe:
@@ -81,17 +81,19 @@ class _Environment(ImmutableSandboxedEnvironment):
         return (type(obj) is list and attr in _LIST_CHANGES) or super().is_safe_attribute(obj, attr, value)
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
-        if operator == "**" and isinstance(right, int) and (abs(right) > 64 or abs(left) > REPEAT_LIMIT):
-            raise SecurityError("a power is too large")
-        for sized, count in ((left, right), (right, left)):
-            if (
-                operator == "*"
-                and isinstance(sized, (str, list, tuple))
-                and isinstance(count, int)
-                and len(sized) * count > REPEAT_LIMIT
-            ):
-                raise SecurityError("a repetition is too long")
+        check_operands(operator, left, right)
         return super().call_binop(context, operator, left, right)
+
+    # The first two have names that no argument of a template's call can have.
+    def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:
+        check_method(__obj, args)
+        return super().call(__context, __obj, *args, **kwargs)
+
+    def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
+        wrapped = super().wrap_str_format(value)
+        if wrapped is not None:
+            check_fields(value.__self__)
+        return wrapped
 
 
 JsonTexts = dict[int, tuple[object, dict[object, str]]]
@@ -112,6 +114,7 @@ def _tojson(
     sort_keys: bool = False,
 ) -> str:
     """JSON as Hugging Face's filter writes it: nothing is HTML-escaped, text stays readable."""
+    check_width(indent)
     options = (ensure_ascii, indent, (separators[0], separators[1]) if separators else None, sort_keys)
     known: JsonTexts = context.get(_JSON_TEXTS) or {}
     entry = known.get(id(value))
@@ -181,11 +184,12 @@ class ChatTemplate:
         )
         environment.filters["tojson"] = _tojson
         environment.globals["raise_exception"] = _raise_exception
+        install(environment)
         try:
             tree = environment.parse(source)
             self.markers = _markers(tree)
             self.literals = _literals(tree)
-            self._template = environment.from_string(tree)
+            self._template = environment.from_string(bind(tree, environment))
         except TemplateSyntaxError as error:
             raise ConfigError(f"--chat-template: {name} cannot be compiled: line {error.lineno}: {error}") from error
         except (TemplateError, RecursionError) as error:
@@ -207,22 +211,24 @@ class ChatTemplate:
         """The prompt's text. ``now`` is what ``strftime_now`` shows; ``guard`` stays unescaped in JSON;
         ``json_texts`` holds texts of values that come again.
 
-        Raises RequestError naming ``messages`` with the template's own message.
+        Raises RequestError naming ``messages`` with the template's own message, and its kind TemplateLimit
+        when the render goes past the limits that ``bounds.bounded`` sets.
         """
         try:
-            return self._template.render(
-                {
-                    **kwargs,
-                    "messages": GivenList(messages),
-                    "tools": tools,
-                    "add_generation_prompt": add_generation_prompt,
-                    "bos_token": bos_token,
-                    "eos_token": eos_token,
-                    "strftime_now": now.strftime,
-                    _GUARD: guard,
-                    _JSON_TEXTS: json_texts,
-                }
-            )
+            with rendering():
+                return self._template.render(
+                    {
+                        **kwargs,
+                        "messages": GivenList(messages),
+                        "tools": tools,
+                        "add_generation_prompt": add_generation_prompt,
+                        "bos_token": bos_token,
+                        "eos_token": eos_token,
+                        "strftime_now": now.strftime,
+                        _GUARD: guard,
+                        _JSON_TEXTS: json_texts,
+                    }
+                )
         except _RENDER_ERRORS as error:
             text = str(error) or type(error).__name__
             raise RequestError(

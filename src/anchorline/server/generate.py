@@ -106,7 +106,7 @@ def generation_endpoint(state: ServerState, prepare: Prepare) -> Callable[[Reque
     async def endpoint(request: Request) -> Response:
         received_seconds = state.monotonic()
         raw = await read_body(request, limits=state.config.limits)
-        call = await asyncio.to_thread(prepare, raw, state, received_seconds)
+        call = await state.prepare(lambda: prepare(raw, state, received_seconds))
         request.scope["anchorline.id"] = call.request.id
         return GenerationResponse(state, call)
 

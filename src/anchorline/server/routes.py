@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 from starlette.requests import Request
@@ -60,17 +59,20 @@ class Routes:
         return json_response(show(self._state.served))
 
     async def metrics(self, request: Request) -> Response:
-        text = await asyncio.to_thread(self._state.metrics.exposition)
+        text = self._state.metrics.exposition()
         return Response(text, headers={"content-type": CONTENT_TYPE})
 
     async def tokenize(self, request: Request) -> Response:
-        return json_response(await asyncio.to_thread(self._tokenize, await self._body(request)))
+        raw = await self._body(request)
+        return json_response(await self._state.prepare(lambda: self._tokenize(raw)))
 
     async def detokenize(self, request: Request) -> Response:
-        return json_response(await asyncio.to_thread(self._detokenize, await self._body(request)))
+        raw = await self._body(request)
+        return json_response(await self._state.prepare(lambda: self._detokenize(raw)))
 
     async def apply_template(self, request: Request) -> Response:
-        return json_response(await asyncio.to_thread(self._apply_template, await self._body(request)))
+        raw = await self._body(request)
+        return json_response(await self._state.prepare(lambda: self._apply_template(raw)))
 
     async def _body(self, request: Request) -> bytes:
         return await read_body(request, limits=self._state.config.limits)

@@ -6,7 +6,7 @@ import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from anchorline.api.models import Served
 from anchorline.api.options import ApiContext
@@ -16,6 +16,10 @@ from anchorline.engine.request import GenerationRequest, ReplyConsumer
 from anchorline.engine.stats import EngineStats
 from anchorline.llama.interface import Tokenizer
 from anchorline.metrics.metrics import Metrics
+from anchorline.prompt.bounds import bounded
+from anchorline.server.workers import Workers
+
+T = TypeVar("T")
 
 
 class BuiltPrompt(Protocol):
@@ -35,7 +39,7 @@ class BuiltPrompt(Protocol):
 
 
 class Prompts(Protocol):
-    """What the routes ask of a PromptBuilder. CPU-bound: call it in a worker thread."""
+    """What the routes ask of a PromptBuilder. CPU-bound: call it in ``ServerState.prepare``."""
 
     def chat(
         self,
@@ -88,11 +92,21 @@ class ServerState:
     tokenizer: Tokenizer
     served: Served
     metrics: Metrics
+    workers: Workers
     wall_clock: Callable[[], float] = time.time
     monotonic: Callable[[], float] = time.monotonic
     new_id: Callable[[], str] = _new_id
     ping_seconds: float = 10.0
     """A stream that stays silent this long sends a comment, so that clients do not give up."""
+
+    async def prepare(self, work: Callable[[], T]) -> T:
+        """Render and tokenise on a worker thread, within the template's limits. Raises QueueFull."""
+
+        def bounded_work() -> T:
+            with bounded(self.config.limits, clock=self.monotonic):
+                return work()
+
+        return await self.workers.run(bounded_work)
 
     @property
     def context(self) -> ApiContext:
