@@ -11,7 +11,7 @@ from __future__ import annotations
 import random
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from zlib import crc32
 
 import numpy as np
@@ -179,6 +179,13 @@ class FakeRuntime:
         self.chunks: list[tuple[int, int, int]] = []
         """(sequence, start, end) of every span decoded."""
         self.closed = False
+        self.holds_cells = kind is not MemoryKind.RECURRENT
+        self.whole = False
+        """Whether states are whole sequences: cells and all."""
+
+    def keep_whole_sequences(self) -> None:
+        self.whole = True
+        self.capabilities = replace(self.capabilities, has_rows=False, has_state=True)
 
     @property
     def used_cells(self) -> int:
@@ -188,7 +195,7 @@ class FakeRuntime:
         return token == END_TOKEN
 
     def decode(self) -> DecodeStatus:
-        if self.capabilities.has_rows and self.used_cells + self.batch.size > self.limits.context_tokens:
+        if self.used_cells + self.batch.size * self.holds_cells > self.limits.context_tokens:
             return DecodeStatus.NO_CELLS
         if self.faults.strikes(self.faults.decode):
             raise BackendFailure("injected: decode")
@@ -211,7 +218,7 @@ class FakeRuntime:
             count, state = self.states.get(sequence, (0, FIRST_STATE))
             assert not self.capabilities.has_rows or count == len(cells), "a restored chain without its state"
             self.states[sequence] = (count + 1, chain_hash(state, token))
-        if self.capabilities.has_rows:
+        if self.holds_cells:
             cells.append(Cell(token, chain_hash(cells[-1].hash if cells else 0, token)))
         return [cell.hash for cell in cells]
 
@@ -284,12 +291,15 @@ class FakeRuntime:
         return True
 
     def export_state(self, sequence: int, allocate: Callable[[int], memoryview | None]) -> memoryview | None:
-        memory = allocate(STATE_BYTES)
+        cells = self.cells.get(sequence, []) if self.whole else []
+        memory = allocate(STATE_BYTES + len(cells) * CELL_BYTES)
         if memory is None:
             return None
         if self.faults.strikes(self.faults.state):
             raise BackendFailure("injected: state export")
         _STATE.pack_into(memory, 0, *self.states[sequence])
+        for offset, cell in enumerate(cells):
+            _CELL.pack_into(memory, STATE_BYTES + offset * CELL_BYTES, offset, cell.token, cell.hash)
         return memory
 
     def import_state(self, sequence: int, state: memoryview, position: int) -> bool:
@@ -299,6 +309,9 @@ class FakeRuntime:
         if self.capabilities.has_rows and len(self.cells.get(sequence, [])) != position:
             return False
         self.states[sequence] = (count, value)
+        if self.whole:
+            stored = [_CELL.unpack_from(state, at) for at in range(STATE_BYTES, state.nbytes, CELL_BYTES)]
+            self.cells[sequence] = [Cell(token, kept) for _, token, kept in stored]
         return True
 
     def close(self) -> None:

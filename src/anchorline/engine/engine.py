@@ -47,6 +47,22 @@ def make_cache(config: EngineConfig, runtime: Runtime) -> PrefixCache | None:
     )
 
 
+def check_cache(runtime: Runtime) -> str | None:
+    """Test restores on the empty runtime; None when they can be trusted, else why the cache must stay off.
+
+    When segments fail the runtime falls back to keeping whole sequences, and is tested again.
+    """
+    fault = self_test(runtime)
+    if fault is None:
+        return None
+    log.error("the self-test failed: %s; whole sequences are kept instead of segments", fault)
+    runtime.keep_whole_sequences()
+    fault = self_test(runtime)
+    if fault is not None:
+        log.error("the cache is off, as the self-test failed with whole sequences too: %s", fault)
+    return fault
+
+
 class Engine:
     """One thread that owns ``runtime`` and its cache. Every public method may be called from any thread."""
 
@@ -54,7 +70,6 @@ class Engine:
         config.validate()
         self.parallel = 1 if config.exact else config.parallel
         self.context_tokens = runtime.limits.context_tokens
-        self.capabilities = runtime.capabilities
         needed = self.parallel + (0 if config.exact or not config.cache else config.resident_idle)
         if runtime.limits.sequences < needed:
             raise ConfigError(
@@ -63,10 +78,9 @@ class Engine:
         self._runtime = runtime
         self._config = config
         self._clock = clock
-        self._cache_fault = self_test(runtime) if config.cache else None
-        if self._cache_fault is not None:
-            log.error("the cache is off, as the self-test failed: %s", self._cache_fault)
+        self._cache_fault = check_cache(runtime) if config.cache else None
         self._cache = make_cache(config, runtime) if self._cache_fault is None else None
+        self.capabilities = runtime.capabilities
         self._loop = EngineLoop(runtime, config, self._cache, clock)
         self._inbox: SimpleQueue[Call | _Cancel | _Stop] = SimpleQueue()
         self._lock = threading.Lock()

@@ -54,6 +54,16 @@ def probe(context: Any, *, model: Any, scratch: int) -> tuple[Capabilities, Memo
     return _capabilities(kind, layout, whole_bytes=_whole_bytes(context)), layout
 
 
+def whole_sequences(capabilities: Capabilities, *, bytes_per_token: float, context_tokens: int) -> Capabilities:
+    """The capabilities of a memory whose states are whole sequences, for when nothing finer can be trusted."""
+    return Capabilities(
+        kind=capabilities.kind,
+        has_rows=False,
+        has_state=True,
+        state_bytes=capabilities.state_bytes + int(bytes_per_token * context_tokens),
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Measured:
     """Sizes of exports: of an empty sequence and of 0, 1 and 2 cells of one with two tokens."""

@@ -161,6 +161,13 @@ class Runtime(Protocol):
     @property
     def capabilities(self) -> Capabilities: ...
 
+    def keep_whole_sequences(self) -> None:
+        """From now on export whole sequences as states, which any memory allows; changes ``capabilities``.
+
+        For when the finer way of segments did not pass the self-test. The pool must be empty.
+        """
+        ...
+
     @property
     def batch(self) -> Batch: ...
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -71,6 +72,20 @@ class LlamaRuntime:
     @property
     def capabilities(self) -> Capabilities:
         return self._capabilities
+
+    def keep_whole_sequences(self) -> None:
+        self._capabilities = capabilities.whole_sequences(
+            self._capabilities,
+            bytes_per_token=self._limits.bytes_per_token,
+            context_tokens=self._limits.context_tokens,
+        )
+        self._segments = SegmentPort(
+            self._context,
+            scratch=self._sequences,
+            capabilities=self._capabilities,
+            layout=MemoryLayout(opaque=True),
+        )
+        self._limits = dataclasses.replace(self._limits, bytes_per_token=0.0)
 
     @property
     def batch(self) -> LlamaBatch:
