@@ -18,6 +18,7 @@ from anchorline.llama.blobs import MemoryLayout
 from anchorline.llama.library import api
 from anchorline.llama.model import Model
 
+MOST_THREADS_PER_CPU = 8
 _MIN_OUTPUTS = 64
 _CELL_PADDING = 256
 _MASK_BYTES = 2
@@ -43,6 +44,7 @@ def create_context(model: Model, config: ContextConfig, *, sequences: int) -> An
     Raises ConfigError naming the flag of an unusable setting, ModelError when the context does not
     fit in memory or llama.cpp refuses it.
     """
+    _check_threads(config, os.cpu_count() or 1)
     params = _context_params(model, config, sequences=sequences)
     available = None if _on_gpu(model, config) else available_bytes()
     # Linux grants memory that it does not have and kills the process when it is touched later.
@@ -221,6 +223,21 @@ def _check(model: Model, config: ContextConfig, *, sequences: int) -> None:
             raise ConfigError(
                 f"{flag} {name} packs {block} values, which does not divide the model's head size {length}"
             )
+
+
+def _check_threads(config: ContextConfig, cpus: int) -> None:
+    """Warn of more threads than CPUs, which slow each other down; refuse what can only be a mistake."""
+    given = {"--threads": config.threads}
+    if config.threads_batch != config.threads:
+        given["--threads-batch"] = config.threads_batch
+    for flag, threads in given.items():
+        if threads > cpus * MOST_THREADS_PER_CPU:
+            raise ConfigError(
+                f"{flag} must be at most {cpus * MOST_THREADS_PER_CPU}, {MOST_THREADS_PER_CPU} for each of the "
+                f"machine's {cpus} CPUs, not {threads}"
+            )
+        if threads > cpus:
+            library.logger.warning("%s %d is more than the machine's %d CPUs; it will be slow", flag, threads, cpus)
 
 
 def _at_least(flag: str, value: float, low: int) -> None:

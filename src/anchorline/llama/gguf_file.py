@@ -31,10 +31,26 @@ def check_gguf(path: Path, *, what: str) -> None:
         library.gguf_free(file)
 
 
+def number_in_file(path: Path, key: str) -> int | None:
+    """A u32 of a file that ``check_gguf`` let pass; None when it holds none of that name."""
+    file = library.gguf_init_from_file(str(path).encode(), library.GgufInitParams(no_alloc=True))
+    try:
+        index = library.gguf_find_key(file, key.encode("utf-8", "surrogateescape"))
+        if index < 0 or library.gguf_get_kv_type(file, index) != library.GGUF_TYPE_UINT32:
+            return None
+        number: int = library.gguf_get_val_u32(file, index)
+        return number
+    finally:
+        library.gguf_free(file)
+
+
 def _check_magic(path: Path, *, what: str) -> None:
     try:
         if path.is_dir():
             raise ModelError(f"{path} is a directory; name a GGUF {what} file in it")
+        if path.exists() and not path.is_file():
+            # Opening a FIFO would wait for a writer.
+            raise ModelError(f"{path} is a pipe or a device; name a GGUF {what} file")
         with path.open("rb") as file:
             magic = file.read(len(_MAGIC))
     except FileNotFoundError:

@@ -137,6 +137,7 @@ gguf_get_kv_type = _declare("gguf_get_kv_type", ctypes.c_int, _Pointer, ctypes.c
 gguf_get_arr_type = _declare("gguf_get_arr_type", ctypes.c_int, _Pointer, ctypes.c_int64)
 gguf_get_arr_n = _declare("gguf_get_arr_n", ctypes.c_size_t, _Pointer, ctypes.c_int64)
 gguf_get_arr_str = _declare("gguf_get_arr_str", ctypes.c_char_p, _Pointer, ctypes.c_int64, ctypes.c_size_t)
+gguf_get_val_u32 = _declare("gguf_get_val_u32", ctypes.c_uint32, _Pointer, ctypes.c_int64)
 gguf_free = _declare("gguf_free", None, _Pointer)
 gguf_set_val_u32 = _declare("gguf_set_val_u32", None, _Pointer, ctypes.c_char_p, ctypes.c_uint32)
 gguf_set_val_f32 = _declare("gguf_set_val_f32", None, _Pointer, ctypes.c_char_p, ctypes.c_float)

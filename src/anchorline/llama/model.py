@@ -5,16 +5,18 @@ from __future__ import annotations
 import ctypes
 import importlib.util
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from anchorline.config import ModelConfig
 from anchorline.errors import ModelError
 from anchorline.llama import library, testmodel
-from anchorline.llama.gguf_file import check_gguf
+from anchorline.llama.gguf_file import check_gguf, number_in_file
 from anchorline.llama.interface import ModelInfo
 from anchorline.llama.library import api
 from anchorline.llama.model_params import NativeModelParams, native_model_params
+from anchorline.llama.overrides import check_overrides
 from anchorline.llama.testmodel import BuiltModel
 from anchorline.llama.tokenizer import LlamaTokenizer
 
@@ -72,6 +74,7 @@ def load_model(config: ModelConfig) -> Model:
         path = Path(config.model).expanduser()
         name = path.stem
     check_gguf(path, what="model")
+    check_overrides(config.override_metadata, number_in_file=partial(number_in_file, path))
     native = native_model_params(config)
     with library.log.listen() as lines:
         handle = api.llama_model_load_from_file(str(path).encode(), native.struct)
@@ -94,6 +97,7 @@ def default_model_path() -> Path:
 
 
 def _load_test_model(config: ModelConfig) -> Model:
+    check_overrides(config.override_metadata, number_in_file=lambda key: None)
     native = native_model_params(config)
     built = testmodel.build(
         config.model.removeprefix(TEST_PREFIX),
