@@ -78,6 +78,27 @@ def test_without_a_state_at_a_cut_the_miss_names_it(arch: str) -> None:
         model.close()
 
 
+@kinds
+def test_two_branches_in_turn_prefill_their_generation_prompts(arch: str) -> None:
+    """They share four fifths of their messages; A, B, A, B."""
+    model = load_model(ModelConfig(model=f"test:{arch}"))
+    try:
+        shared = conversation(1, 500, *[30] * 8)[-1]
+        branches = []
+        for name in (2, 3):
+            own = np.full(60, name + 20, dtype=np.int32)
+            tokens = np.concatenate((shared.tokens, own))
+            cuts = (*shared.cuts, Cut(len(tokens), CutKind.MESSAGE, 8))
+            branches.append(with_generation_prompt(Prompt(tokens=tokens, cuts=cuts), turn_start=len(shared)))
+        with engine_on(model, cache=True, exact=False) as engine:
+            for index, branch in enumerate((*branches, *branches)):
+                _, report = ask(engine, branch, str(index))
+                if index > 1:
+                    assert report.prefilled_tokens == GENERATION_TOKENS
+    finally:
+        model.close()
+
+
 def test_forty_turns_keep_their_rows_and_four_states() -> None:
     model = load_model(ModelConfig(model="test:qwen35"))
     try:
