@@ -304,7 +304,7 @@ class Limits:
         maximum=100000,
     )
     template_seconds: float = setting(
-        10.0,
+        5.0,
         "--max-template-seconds",
         "Seconds the chat template may take for a request.",
         minimum=0.01,

@@ -75,3 +75,20 @@ def test_a_signal_ends_a_server_that_loads(number: signal.Signals) -> None:
             assert process.wait(timeout=30) == -number
         finally:
             process.kill()
+
+
+LEAVING = """
+import logging, threading
+from anchorline.cli.logs import set_up_logging
+from anchorline.cli.signals import leave_at_once
+set_up_logging("info", "text")
+threading.Thread(target=threading.Event().wait).start()
+logging.getLogger("x").warning("last words")
+leave_at_once()
+"""
+
+
+def test_leaving_at_once_waits_for_no_thread() -> None:
+    result = subprocess.run([sys.executable, "-c", LEAVING], timeout=60, check=False, capture_output=True, text=True)
+    assert result.returncode == 0
+    assert "last words" in result.stderr

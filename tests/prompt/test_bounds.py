@@ -12,7 +12,7 @@ import pytest
 
 from anchorline.config import Limits
 from anchorline.errors import ConfigError, RequestError
-from anchorline.prompt.bounds import PAD_LIMIT, REPEAT_LIMIT, TemplateLimit, bounded
+from anchorline.prompt.bounds import PAD_LIMIT, REPEAT_LIMIT, Budget, TemplateLimit, bounded
 from anchorline.prompt.probe import TemplateTokens, probe
 from anchorline.prompt.select import select_template
 from anchorline.prompt.template import ChatTemplate
@@ -28,7 +28,7 @@ def still() -> float:
 
 def render(source: str, limits: Limits = TINY, *, clock: Callable[[], float] = still, **kwargs: Any) -> str:
     template = ChatTemplate(source)
-    with bounded(limits, clock=clock):
+    with bounded(Budget(limits, clock=clock)):
         return render_within(template, **kwargs)
 
 
@@ -65,7 +65,7 @@ def test_loops_and_macros_have_so_many_steps(source: str) -> None:
 @pytest.mark.parametrize("source", [*ENDLESS, "{{ bos_token }}" * 50])
 def test_a_render_has_so_much_time(source: str) -> None:
     ticks = itertools.count()
-    with pytest.raises(TemplateLimit, match=r"longer than 10 seconds .--max-template-seconds"):
+    with pytest.raises(TemplateLimit, match=r"longer than 5 seconds .--max-template-seconds"):
         render(source, Limits(), clock=lambda: float(next(ticks)))
 
 
@@ -143,21 +143,40 @@ def test_what_is_within_the_limits_is_made() -> None:
 
 def test_the_renders_of_a_request_share_its_budget() -> None:
     template = ChatTemplate("{% for a in range(600) %}{% endfor %}")
-    with bounded(TINY, clock=still):
+    with bounded(Budget(TINY, clock=still)):
         render_within(template)
         with pytest.raises(TemplateLimit, match="steps"):
             render_within(template)
-    with bounded(TINY, clock=still):
+    with bounded(Budget(TINY, clock=still)):
         assert render_within(template) == ""
 
 
 def test_time_between_renders_does_not_count() -> None:
     now = 0.0
     template = ChatTemplate("{{ 1 }}")
-    with bounded(Limits(), clock=lambda: now):
+    with bounded(Budget(Limits(), clock=lambda: now)):
         for _ in range(5):
             render_within(template)
             now += 1000.0
+
+
+class Cancelling:
+    """What a template finds when its request is cancelled while it renders."""
+
+    def __init__(self, budget: Budget) -> None:
+        self.budget = budget
+
+    def __str__(self) -> str:
+        self.budget.cancel()
+        return ""
+
+
+def test_a_cancelled_budget_ends_its_renders() -> None:
+    budget, template = Budget(Limits(), clock=still), ChatTemplate("{{ x }}{% for a in range(9) %}{% endfor %}")
+    with bounded(budget):
+        for _ in range(2):
+            with pytest.raises(TemplateLimit):
+                render_within(template, x=Cancelling(budget))
 
 
 def test_a_render_outside_of_any_budget_has_the_default_one() -> None:
@@ -181,11 +200,11 @@ def test_out_of_memory_is_the_requests_error() -> None:
 )
 def test_at_start_up_the_template_is_named(source: str) -> None:
     with (
-        bounded(TINY, clock=still),
+        bounded(Budget(TINY, clock=still)),
         pytest.raises(ConfigError, match=r"--chat-template: mine is not usable: .*--max-t"),
     ):
         probe(ChatTemplate(source, name="mine"), TOKENS)
-    with bounded(TINY, clock=still), pytest.raises(ConfigError, match="--chat-template: default"):
+    with bounded(Budget(TINY, clock=still)), pytest.raises(ConfigError, match="--chat-template: default"):
         select_template(None, model_info(chat_template=source), tokens=TOKENS)
 
 

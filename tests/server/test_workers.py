@@ -10,12 +10,17 @@ import sys
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import datetime
+from typing import Any
 
 import pytest
 
 from anchorline.config import Limits, ServerConfig
 from anchorline.errors import QueueFull, RequestError
+from anchorline.prompt.bounds import TemplateLimit
+from anchorline.prompt.template import ChatTemplate
 from anchorline.server.workers import Workers
+from tests.server.asgi import AsgiCall
 from tests.server.support import site
 
 pytestmark = pytest.mark.anyio
@@ -93,9 +98,57 @@ async def test_closing_tells_whether_a_job_still_runs() -> None:
         assert await asyncio.to_thread(workers.close, timeout_seconds=30)
 
 
+ENDLESS = "{{ x }}{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
+
+
+@pytest.mark.parametrize("how", ["leave", "cancel"])
+async def test_a_call_that_is_given_up_ends_its_render(how: str) -> None:
+    """A client that leaves while its prompt is made does not keep the thread."""
+    with site() as here:
+        template, begun = ChatTemplate(ENDLESS), threading.Event()
+        ended: list[BaseException] = []
+
+        class Begins:
+            def __str__(self) -> str:
+                begun.set()
+                return ""
+
+        def endless(*_: Any, **__: Any) -> Any:
+            try:
+                return template.render(
+                    [],
+                    tools=None,
+                    add_generation_prompt=True,
+                    bos_token="",
+                    eos_token="",
+                    kwargs={"x": Begins()},
+                    now=datetime(2024, 5, 17),
+                )
+            except TemplateLimit as error:
+                ended.append(error)
+                raise
+
+        here.state.prompts.chat = endless  # type: ignore[method-assign]
+        body = json.dumps({"messages": [{"role": "user", "content": "hi"}]}).encode()
+        call = AsgiCall("POST", "/v1/chat/completions", body)
+        task = asyncio.create_task(call._run(here.app))
+        await asyncio.to_thread(begun.wait)
+        if how == "leave":
+            call.leave()
+        else:
+            task.cancel()
+        await task
+        assert await asyncio.to_thread(here.state.workers.close, timeout_seconds=30)
+        assert "--max-template-seconds" in str(ended[0])  # not its steps, which end it too
+        assert call.status == (499 if how == "leave" else 503)
+
+
 ENDING = """
 import asyncio, threading
+from anchorline.prompt.bounds import TemplateLimit
+from anchorline.prompt.template import ChatTemplate
 from anchorline.server.workers import Workers
+from tests.server.asgi import AsgiCall
 
 async def main():
     workers, begun = Workers(threads=1, waiting=0), threading.Event()

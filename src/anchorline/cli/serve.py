@@ -24,7 +24,7 @@ from anchorline.engine.engine import Engine
 from anchorline.llama.model import Model, load_model
 from anchorline.llama.runtime import LlamaRuntime
 from anchorline.metrics.metrics import Metrics
-from anchorline.prompt.bounds import bounded
+from anchorline.prompt.bounds import Budget, bounded
 from anchorline.prompt.builder import PromptBuilder
 from anchorline.prompt.select import SelectedTemplate, select_template, template_tokens
 from anchorline.server.app import build_app
@@ -102,7 +102,7 @@ def run(settings: Settings) -> None:
     with open_socket(settings.server) as listener, ExitStack() as loaded:
         model = load_model(settings.model)
         loaded.callback(model.close)
-        with bounded(settings.server.limits):
+        with bounded(Budget(settings.server.limits)):
             selected = select_template(
                 settings.server.chat_template, model.info, tokens=template_tokens(model.tokenizer)
             )

@@ -9,6 +9,7 @@ too much in one go. Python's own functions are not interrupted: their input is b
 from __future__ import annotations
 
 import functools
+import math
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -73,6 +74,10 @@ class Budget:
         finally:
             self._seconds_left = self._end_seconds - self._clock()
 
+    def cancel(self) -> None:
+        """Let whatever is rendered within this budget fail at its next step; for any thread."""
+        self._seconds_left = self._end_seconds = -math.inf
+
     def step(self) -> None:
         self._steps_left -= 1
         if self._steps_left < 0:
@@ -94,9 +99,9 @@ _BUDGET: ContextVar[Budget] = ContextVar("anchorline_template_budget")
 
 
 @contextmanager
-def bounded(limits: Limits, *, clock: Callable[[], float] = time.monotonic) -> Iterator[None]:
+def bounded(budget: Budget) -> Iterator[None]:
     """Give all renders inside one budget; a render outside of any gets one of the defaults for itself."""
-    token = _BUDGET.set(Budget(limits, clock=clock))
+    token = _BUDGET.set(budget)
     try:
         yield
     finally:

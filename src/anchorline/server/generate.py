@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
@@ -26,6 +27,8 @@ from anchorline.server.bridge import EventBridge
 from anchorline.server.log import call_line, cancelled_line, error_line, logger
 from anchorline.server.responses import SHUTTING_DOWN, json_response
 from anchorline.server.state import BuiltPrompt, ServerState
+
+T = TypeVar("T")
 
 CLIENT_CLOSED = 499
 """Status recorded for a request whose client left; nobody reads it."""
@@ -106,11 +109,30 @@ def generation_endpoint(state: ServerState, prepare: Prepare) -> Callable[[Reque
     async def endpoint(request: Request) -> Response:
         received_seconds = state.monotonic()
         raw = await read_body(request, limits=state.config.limits)
-        call = await state.prepare(lambda: prepare(raw, state, received_seconds))
+        call = await _while_connected(request, state.prepare(lambda: prepare(raw, state, received_seconds)))
         request.scope["anchorline.id"] = call.request.id
         return GenerationResponse(state, call)
 
     return endpoint
+
+
+async def _while_connected(request: Request, preparing: Coroutine[Any, Any, T]) -> T:
+    """What ``preparing`` gives; it is cancelled, and ClientDisconnect raised, when the client leaves first."""
+    task = asyncio.create_task(preparing)
+    leaving = asyncio.create_task(_left(request.receive))
+    try:
+        await asyncio.wait((task, leaving), return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise ClientDisconnect
+        return task.result()
+    finally:
+        task.cancel()
+        leaving.cancel()
+
+
+async def _left(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
 
 
 class GenerationResponse(Response):
@@ -157,8 +179,7 @@ class GenerationResponse(Response):
                 logger.info(cancelled_line(call.request.id))
 
     async def _watch(self, receive: Receive, bridge: EventBridge) -> None:
-        while (await receive())["type"] != "http.disconnect":
-            pass
+        await _left(receive)
         if not bridge.ended:
             self._state.engine.cancel(self._call.request.id)
             bridge.disconnect()

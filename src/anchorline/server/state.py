@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +17,7 @@ from anchorline.engine.request import GenerationRequest, ReplyConsumer
 from anchorline.engine.stats import EngineStats
 from anchorline.llama.interface import Tokenizer
 from anchorline.metrics.metrics import Metrics
-from anchorline.prompt.bounds import bounded
+from anchorline.prompt.bounds import Budget, bounded
 from anchorline.server.workers import Workers
 
 T = TypeVar("T")
@@ -100,13 +101,21 @@ class ServerState:
     """A stream that stays silent this long sends a comment, so that clients do not give up."""
 
     async def prepare(self, work: Callable[[], T]) -> T:
-        """Render and tokenise on a worker thread, within the template's limits. Raises QueueFull."""
+        """Render and tokenise on a worker thread, within the template's limits. Raises QueueFull.
+
+        Cancelling this ends the renders too.
+        """
+        budget = Budget(self.config.limits, clock=self.monotonic)
 
         def bounded_work() -> T:
-            with bounded(self.config.limits, clock=self.monotonic):
+            with bounded(budget):
                 return work()
 
-        return await self.workers.run(bounded_work)
+        try:
+            return await self.workers.run(bounded_work)
+        except asyncio.CancelledError:
+            budget.cancel()
+            raise
 
     @property
     def context(self) -> ApiContext:
