@@ -10,7 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anchorline.cache.prompt import CutKind
+from anchorline.config import Limits
 from anchorline.errors import RequestError
+from anchorline.prompt.bounds import Budget, bounded
 from anchorline.prompt.builder import PromptBuilder
 from anchorline.prompt.cuts import RENDERS_PER_REQUEST, CutFinder
 from anchorline.prompt.select import builtin_template
@@ -180,6 +182,21 @@ def test_what_was_rendered_before_is_not_rendered_again() -> None:
     template.renders = 0
     builder.chat(conversation(42))
     assert template.renders == 1 + 2  # the whole, and the two new ends
+
+
+def test_limits_of_the_template_never_leave_out_a_cut() -> None:
+    """The request is refused instead; what was found until then makes the next attempt cheaper."""
+    request = {"messages": conversation(40)}
+    whole = Clocked("hermes", all_cuts=True).facts(request)
+    limited = Clocked("hermes", all_cuts=True)
+    answers = []
+    for _ in range(8):
+        with bounded(Budget(Limits(template_steps=200))):
+            answers.append(limited.facts(request))
+    refused = [answer for answer in answers if answer != whole]
+    assert 0 < len(refused) < 8
+    assert answers[len(refused) :] == [whole] * (8 - len(refused))
+    assert all("--max-template-steps" in answer[0] for answer in refused)
 
 
 def test_a_head_is_not_that_of_another_name() -> None:

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 
 from anchorline.cache.prompt import Cut, CutKind
 from anchorline.errors import RequestError
+from anchorline.prompt.bounds import TemplateLimit
 from anchorline.prompt.memo import ByteMemo
 from anchorline.prompt.messages import Message, system_count
 from anchorline.prompt.tokenise import Mark, PromptTokenizer, TokenizedText, common_characters
@@ -96,7 +97,7 @@ class CutFinder:
         if known is not None and tokenized.text.startswith(known):
             return len(known)
         # Also when a remembered head no longer fits (it may show the date): look again.
-        one, other = (_try(render, [*system, {"role": "user", "content": text}]) for text in FIRST_MESSAGES)
+        one, other = (self._try(render, [*system, {"role": "user", "content": text}]) for text in FIRST_MESSAGES)
         if one is None or other is None:
             return 0
         head = one[: common_characters(one, other)]
@@ -108,7 +109,7 @@ class CutFinder:
         ends = {mark.messages: mark.character for mark in tokenized.marks if mark.messages <= len(messages)}
         oldest = max([system_count(messages), *ends]) + 1
         for count in range(len(messages), oldest - 1, -1)[:RENDERS_PER_REQUEST]:
-            part = _try(render, messages[:count])
+            part = self._try(render, messages[:count])
             if part is not None:
                 ends[count] = common_characters(part, tokenized.text)
         return ends
@@ -127,11 +128,25 @@ class CutFinder:
                     known[count] = remembered
         ends = {count: known[count].character for count in _still_true(text, known)}
         for count in keys.keys() - ends.keys():
-            part = _try(render, messages[:count])
+            part = self._try(render, messages[:count])
             if part is not None:
                 end = ends[count] = common_characters(part, text)
                 self._ends.put(keys[count], _End(end, _digest(part[:end]), part[end : end + 1]), 200)
         return ends
+
+    def _try(self, render: Render, messages: Sequence[Message]) -> str | None:
+        """None where the template refuses these messages.
+
+        Raises TemplateLimit when every cut is needed: how far the limits reach is no property of the request.
+        """
+        try:
+            return render(messages)
+        except TemplateLimit:
+            if self._all_cuts:
+                raise
+            return None
+        except RequestError:
+            return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,13 +177,6 @@ def _digest(text: str) -> bytes:
 
 def _bytes(text: str) -> bytes:
     return text.encode("utf-8", "surrogatepass")
-
-
-def _try(render: Render, messages: Sequence[Message]) -> str | None:
-    try:
-        return render(messages)
-    except RequestError:
-        return None
 
 
 def _cuts(messages: Sequence[Message], head: int, ends: dict[int, int], *, generation: bool) -> tuple[Cut, ...]:
