@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import threading
+
 import numpy as np
 import pytest
 
 from anchorline.cache.prompt import Cut, CutKind, Prompt
 from anchorline.config import ModelConfig
+from anchorline.engine.engine import Engine
 from anchorline.engine.request import MissReason
+from anchorline.engine.stats import EngineStats
 from anchorline.llama.model import load_model
 from anchorline.llama.runtime import LlamaRuntime
 from tests.engine.exact import ask, conversation, engine_on
@@ -99,6 +103,17 @@ def test_two_branches_in_turn_prefill_their_generation_prompts(arch: str) -> Non
         model.close()
 
 
+def at_rest(engine: Engine) -> EngineStats:
+    """The counters once everything is saved, which goes on behind the replies."""
+    pause = threading.Event()
+    for _ in range(10_000):
+        stats = engine.stats()
+        if stats.running == stats.waiting == stats.pending_saves == 0:
+            return stats
+        pause.wait(0.005)
+    raise AssertionError("the engine does not come to rest")
+
+
 def test_forty_turns_keep_their_rows_and_four_states() -> None:
     model = load_model(ModelConfig(model="test:qwen35"))
     try:
@@ -108,10 +123,10 @@ def test_forty_turns_keep_their_rows_and_four_states() -> None:
         turns = conversation(1, 500, *[40] * 79)
         with engine_on(model, cache=True, exact=False) as engine:
             ask(engine, conversation(2, 500, 5)[0], "another, over the same head")
-            before = engine.stats().host_used_bytes
+            before = at_rest(engine).host_used_bytes
             for index, prompt in enumerate(turns[::2]):
                 ask(engine, with_generation_prompt(prompt, turn_start=len(prompt) - 40), str(index))
-            kept = engine.stats().host_used_bytes - before
+            kept = at_rest(engine).host_used_bytes - before
         unique = len(turns[-1]) - HEAD
         assert kept <= 1.1 * (unique * row_bytes + 4 * state_bytes)
     finally:

@@ -231,6 +231,7 @@ class Engine:
         counters = cache.counters
         return replace(
             snapshot,
+            pending_saves=loop.pending_saves,
             host_budget_bytes=cache.arena.budget_bytes,
             host_used_bytes=cache.arena.used_bytes,
             host_segments=len(cache.tree.kept),

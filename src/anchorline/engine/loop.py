@@ -65,6 +65,10 @@ class EngineLoop:
     def has_work(self) -> bool:
         return bool(self.running or self._saver.has_work or (self.waiting and not self._blocked))
 
+    @property
+    def pending_saves(self) -> int:
+        return len(self._saver)
+
     # -- inbox --------------------------------------------------------------------------------
 
     def open(self, call: Call) -> None:

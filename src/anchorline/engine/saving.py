@@ -24,6 +24,9 @@ class Saver:
         self._cache = cache
         self._queue: deque[LiveSequence] = deque()
 
+    def __len__(self) -> int:
+        return len(self._queue)
+
     @property
     def has_work(self) -> bool:
         return bool(self._queue)

@@ -21,6 +21,8 @@ class EngineStats:
     preemptions: int
     cache_fault: str | None = None
     """Why the cache is off although it was asked for: what the start-up self-test found."""
+    pending_saves: int = 0
+    """Finished sequences whose rows are still to be written to the host tier."""
     host_budget_bytes: int = 0
     host_used_bytes: int = 0
     host_segments: int = 0

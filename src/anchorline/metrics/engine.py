@@ -30,6 +30,7 @@ _GAUGES = (
     _Declared("resident_sequences", "resident_sequences", "Sequences with cells in the live KV cache."),
     _Declared("resident_tokens", "resident_tokens", "Cells in use in the live KV cache."),
     _Declared("context_tokens", "context_tokens", "Cells of the live KV cache (--ctx)."),
+    _Declared("pending_saves", "pending_saves", "Finished sequences still to be saved."),
     _Declared("host_budget_bytes", "host_budget_bytes", "Budget of the host tier (--cache-ram)."),
     _Declared("host_used_bytes", "host_used_bytes", "Bytes of segments in the host tier."),
     _Declared("host_segments", "host_segments", "Segments in the host tier."),
