@@ -25,7 +25,7 @@ from anchorline.errors import (
     RequestError,
 )
 from anchorline.llama.interface import TokenLogprob
-from anchorline.output.reply import ChoiceFinished, ReplyEvent, ReplyFinished, TextDelta, TokenText
+from anchorline.output.events import ChoiceFinished, ReplyEvent, ReplyFinished, TextDelta, TokenText
 from tests.api.support import chat, completion
 from tests.server.standin import ByteTokenizer
 
@@ -66,6 +66,7 @@ def head(call: Any) -> ReplyHead:
         fingerprint="fp",
         options=call.options,
         tokenizer=ByteTokenizer(),
+        prompt_tokens=30,
         render_seconds=0.001,
         tokenize_seconds=0.002,
     )

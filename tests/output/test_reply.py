@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from anchorline.engine.request import FinishReason, SampledToken
 from anchorline.errors import Cancelled
 from anchorline.llama.interface import TokenArray, TokenLogprob
-from anchorline.output.reply import ChoiceFinished, Reply, ReplyEvent, ReplyFailed, TextDelta, TokenText
+from anchorline.output.events import ChoiceFinished, ReplyEvent, ReplyFailed, TextDelta, TokenText
+from anchorline.output.reply import Reply
 
 
 class Pieces:

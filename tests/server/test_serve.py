@@ -57,6 +57,22 @@ def test_urls_of_sockets() -> None:
         assert url_of(listener) == f"http://127.0.0.1:{listener.getsockname()[1]}"
 
 
+def test_signals_with_nothing_more_to_say_cannot_nest() -> None:
+    before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
+    with site() as here:
+        server = make_server(here.app, here.state.config)
+        try:
+            server.handle_signals()
+            server.handle_exit(signal.SIGTERM, None)
+            assert server.should_exit
+            handler = signal.getsignal(signal.SIGTERM)
+            assert callable(handler)
+            assert not hasattr(handler, "__code__")  # a function of Python's could be interrupted by the next
+        finally:
+            signal.signal(signal.SIGTERM, before[0])
+            signal.signal(signal.SIGINT, before[1])
+
+
 def test_connections_wait_for_a_server_that_is_still_starting() -> None:
     with site() as here, open_socket(here.state.config) as listener:
         url = url_of(listener)

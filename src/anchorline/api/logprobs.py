@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import msgspec
 
 from anchorline.llama.interface import Tokenizer
-from anchorline.output.reply import TokenText
+from anchorline.output.events import TokenText
 
 _LOWEST = -9999.0
 """What OpenAI writes for a token that cannot occur; JSON has no infinity."""

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
+from anchorline.api import sse
+from anchorline.api.errors import ApiError
 from anchorline.api.options import CallOptions
+from anchorline.api.usage import Timings, Usage, timings, usage
 from anchorline.llama.interface import Tokenizer
-from anchorline.output.reply import ChoiceFinished, ReplyEvent, ReplyFinished, TextDelta, TokenText
+from anchorline.output.events import ChoiceEvent, ChoiceFinished, ReplyEvent, ReplyFinished, TextDelta, TokenText
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +27,7 @@ class ReplyHead:
     fingerprint: str
     options: CallOptions
     tokenizer: Tokenizer
+    prompt_tokens: int
     render_seconds: float
     tokenize_seconds: float
 
@@ -57,15 +62,117 @@ def collect(events: list[ReplyEvent], *, choices: int) -> tuple[CollectedChoice,
 
 
 class ReplyWriter(Protocol):
-    """One protocol's way of writing one reply."""
+    """One protocol's way of writing one reply. Keeps state: feed it each event once, in order."""
 
-    def chunks(self, event: TextDelta | ChoiceFinished | ReplyFinished) -> list[msgspec.Struct]:
-        """The chunks that ``event`` adds to a streamed reply, in order."""
+    def stream(self, event: ChoiceEvent | ReplyFinished) -> bytes:
+        """The server-sent events that ``event`` adds to a streamed reply; may be empty."""
+        ...
+
+    def failed(self, error: ApiError) -> bytes:
+        """The end of a streamed reply that fails after it has begun."""
+        ...
+
+    def ping(self) -> bytes:
+        """What keeps the connection of a streamed reply open while nothing is to be said."""
         ...
 
     def whole(self, events: list[ReplyEvent], finished: ReplyFinished) -> msgspec.Struct:
         """The reply in one piece."""
         ...
+
+
+class Chunk(msgspec.Struct, kw_only=True):
+    """What a chunk and a whole reply of both completion protocols begin and end with."""
+
+    id: str
+    object: str
+    created: int
+    model: str
+    system_fingerprint: str
+    choices: list[Any]
+    usage: Usage | msgspec.UnsetType | None = msgspec.UNSET
+    timings: Timings | msgspec.UnsetType = msgspec.UNSET
+
+
+class ChunkWriter(ABC):
+    """The ReplyWriter of chat and text completions: chunks with choices in them.
+
+    The last chunk carries the timings, as in llama-server. A choice's finishing chunk is held back by one
+    event, since only the end of the reply tells whether it is the last.
+    """
+
+    chunk_object: str
+    """The ``object`` member of a chunk."""
+
+    def __init__(self, head: ReplyHead) -> None:
+        self.head = head
+        self._held: Chunk | None = None
+
+    @abstractmethod
+    def deltas(self, event: ChoiceEvent) -> list[Any]:
+        """The choices of the chunks that ``event`` adds, in order, but for a finishing one."""
+
+    @abstractmethod
+    def finishing(self, event: ChoiceFinished) -> Any:
+        """The choice of the chunk that ends one."""
+
+    @abstractmethod
+    def whole(self, events: list[ReplyEvent], finished: ReplyFinished) -> msgspec.Struct: ...
+
+    def chunks(self, event: ChoiceEvent | ReplyFinished) -> list[Chunk]:
+        """The chunks that ``event`` adds to a streamed reply, in order."""
+        if isinstance(event, ReplyFinished):
+            return self._end(event)
+        out = [] if self._held is None else [self._held]
+        self._held = None
+        out.extend(self.chunk([choice]) for choice in self.deltas(event))
+        if isinstance(event, ChoiceFinished):
+            self._held = self.chunk([self.finishing(event)])
+        return out
+
+    def stream(self, event: ChoiceEvent | ReplyFinished) -> bytes:
+        events = b"".join(sse.event(chunk) for chunk in self.chunks(event))
+        return events + sse.DONE if isinstance(event, ReplyFinished) else events
+
+    def failed(self, error: ApiError) -> bytes:
+        return sse.error_event(error)
+
+    def ping(self) -> bytes:
+        return sse.PING
+
+    def chunk(self, choices: list[Any]) -> Chunk:
+        head = self.head
+        return Chunk(
+            id=head.id,
+            object=self.chunk_object,
+            created=head.created,
+            model=head.model,
+            system_fingerprint=head.fingerprint,
+            choices=choices,
+            usage=None if head.options.include_usage else msgspec.UNSET,
+        )
+
+    def complete(self, chunk: Chunk, finished: ReplyFinished) -> Chunk:
+        """``chunk`` as a whole reply: with usage and timings."""
+        chunk.usage = usage(finished.report)
+        chunk.timings = self._timings(finished)
+        return chunk
+
+    def _end(self, finished: ReplyFinished) -> list[Chunk]:
+        out: list[Chunk] = []
+        last = self._held or self.chunk([])
+        if self.head.options.include_usage:
+            if self._held is not None:
+                out.append(self._held)
+            last = self.complete(self.chunk([]), finished)
+        last.timings = self._timings(finished)
+        out.append(last)
+        self._held = None
+        return out
+
+    def _timings(self, finished: ReplyFinished) -> Timings:
+        head = self.head
+        return timings(finished.report, render_seconds=head.render_seconds, tokenize_seconds=head.tokenize_seconds)
 
 
 def token_ids(tokens: tuple[TokenText, ...], *, wanted: bool) -> list[int] | msgspec.UnsetType:

@@ -4,62 +4,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from anchorline.engine.request import CallReport, FinishReason, SampledToken
 from anchorline.errors import AnchorlineError
-from anchorline.llama.interface import Tokenizer, TokenLogprob
+from anchorline.llama.interface import Tokenizer
+from anchorline.output.events import ChoiceFinished, ReplyEvent, ReplyFailed, ReplyFinished, TextDelta, TokenText
 from anchorline.output.stops import StopFinder
 from anchorline.output.text import TextDecoder
-
-
-@dataclass(frozen=True, slots=True)
-class TokenText:
-    """One generated token with its bytes; ``logprob`` is None when none was asked for."""
-
-    token: int
-    text_bytes: bytes
-    logprob: float | None
-    alternatives: tuple[TokenLogprob, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class TextDelta:
-    """New text of one choice, and the tokens whose text ends in it.
-
-    A token is reported once, with the delta that completes its text. Text may be empty when only
-    tokens without text of their own are left at the end.
-    """
-
-    choice: int
-    text: str
-    tokens: tuple[TokenText, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class ChoiceFinished:
-    """A choice ended; ``stop_string`` is the one that was found, or None."""
-
-    choice: int
-    reason: FinishReason
-    stop_string: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class ReplyFinished:
-    """The last event of a call that went well."""
-
-    report: CallReport
-
-
-@dataclass(frozen=True, slots=True)
-class ReplyFailed:
-    """The last event of a call that failed."""
-
-    error: AnchorlineError
-
-
-ReplyEvent = TextDelta | ChoiceFinished | ReplyFinished | ReplyFailed
 
 
 class _Choice:

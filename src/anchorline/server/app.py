@@ -11,7 +11,8 @@ from starlette.routing import Route
 from anchorline.errors import AnchorlineError
 from anchorline.server.access import AccessGuard
 from anchorline.server.edge import Edge, on_anchorline_error, on_client_disconnect, on_http_error
-from anchorline.server.generate import generation_endpoint, prepare_chat, prepare_completion
+from anchorline.server.generate import generation_endpoint
+from anchorline.server.prepare import prepare_chat, prepare_completion
 from anchorline.server.routes import Routes
 from anchorline.server.state import ServerState
 

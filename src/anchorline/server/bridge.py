@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 
-from anchorline.output.reply import ReplyEvent, ReplyFailed, ReplyFinished
+from anchorline.output.events import ReplyEvent, ReplyFailed, ReplyFinished
 
 
 class EventBridge:

@@ -1,10 +1,9 @@
-"""Chat and text completions: from a body to a reply, streamed or whole."""
+"""Every call that generates: from a body to a reply, streamed or whole."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from typing import Any, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
@@ -12,21 +11,15 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from anchorline.api import sse
-from anchorline.api.chat import parse_chat
-from anchorline.api.chat_reply import ChatWriter
-from anchorline.api.completion_reply import CompletionWriter
-from anchorline.api.completions import parse_completion
 from anchorline.api.errors import api_error
-from anchorline.api.options import CallOptions, clamp_max_tokens
-from anchorline.api.reply import ReplyHead, ReplyWriter
-from anchorline.engine.request import GenerationRequest
-from anchorline.errors import RequestError
-from anchorline.output.reply import Reply, ReplyEvent, ReplyFailed, ReplyFinished
+from anchorline.output.events import ReplyEvent, ReplyFailed, ReplyFinished
+from anchorline.output.reply import Reply
 from anchorline.server.body import read_body
 from anchorline.server.bridge import EventBridge
 from anchorline.server.log import call_line, cancelled_line, error_line, logger
+from anchorline.server.prepare import Prepare, PreparedCall
 from anchorline.server.responses import SHUTTING_DOWN, json_response
-from anchorline.server.state import BuiltPrompt, ServerState
+from anchorline.server.state import ServerState
 
 T = TypeVar("T")
 
@@ -34,77 +27,8 @@ CLIENT_CLOSED = 499
 """Status recorded for a request whose client left; nobody reads it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PreparedCall:
-    """A checked request with its prompt, ready for the engine."""
-
-    request: GenerationRequest
-    options: CallOptions
-    writer: ReplyWriter
-
-
-Prepare = Callable[[bytes, ServerState, float], PreparedCall]
-"""(body, state, received_seconds) to a call; CPU-bound, runs in a worker thread."""
-
-
-def prepare_chat(raw: bytes, state: ServerState, received_seconds: float) -> PreparedCall:
-    """Check a chat body and render its prompt."""
-    call = parse_chat(raw, context=state.context)
-    built = state.prompts.chat(
-        call.prompt.messages,
-        tools=call.prompt.tools,
-        add_generation_prompt=call.prompt.add_generation_prompt,
-        template_kwargs=call.prompt.template_kwargs,
-    )
-    head = _head(state, f"chatcmpl-{state.new_id()}", built, call.options)
-    request = _request(state, head, built, field="messages", received_seconds=received_seconds)
-    return PreparedCall(request=request, options=call.options, writer=ChatWriter(head))
-
-
-def prepare_completion(raw: bytes, state: ServerState, received_seconds: float) -> PreparedCall:
-    """Check a text-completion body and tokenise its prompt."""
-    call = parse_completion(raw, context=state.context)
-    built = state.prompts.tokens(call.tokens) if call.tokens is not None else state.prompts.text(call.text or "")
-    head = _head(state, f"cmpl-{state.new_id()}", built, call.options)
-    request = _request(state, head, built, field="prompt", received_seconds=received_seconds)
-    return PreparedCall(request=request, options=call.options, writer=CompletionWriter(head))
-
-
-def _head(state: ServerState, request_id: str, built: BuiltPrompt, options: CallOptions) -> ReplyHead:
-    return ReplyHead(
-        id=request_id,
-        created=int(state.wall_clock()),
-        model=state.served.name,
-        fingerprint=state.served.fingerprint,
-        options=options,
-        tokenizer=state.tokenizer,
-        render_seconds=built.render_seconds,
-        tokenize_seconds=built.tokenize_seconds,
-    )
-
-
-def _request(
-    state: ServerState, head: ReplyHead, built: BuiltPrompt, *, field: str, received_seconds: float
-) -> GenerationRequest:
-    options, prompt_tokens = head.options, len(built.prompt)
-    if prompt_tokens == 0:
-        raise RequestError(f"{field} makes a prompt without any token", field=field)
-    return GenerationRequest(
-        id=head.id,
-        prompt=built.prompt,
-        sampling=options.sampling,
-        max_tokens=clamp_max_tokens(
-            options.max_tokens, prompt_tokens=prompt_tokens, context_tokens=state.engine.context_tokens, field=field
-        ),
-        choices=options.choices,
-        logprobs=options.logprobs,
-        use_cache=options.use_cache,
-        received_seconds=received_seconds,
-    )
-
-
 def generation_endpoint(state: ServerState, prepare: Prepare) -> Callable[[Request], Awaitable[Response]]:
-    """The route of one completion protocol."""
+    """The route of one protocol."""
 
     async def endpoint(request: Request) -> Response:
         received_seconds = state.monotonic()
@@ -170,7 +94,7 @@ class GenerationResponse(Response):
             self._completed = False
             if not self._started:
                 raise
-            await self._send(send, sse.error_event(SHUTTING_DOWN), last=True)
+            await self._send(send, self._call.writer.failed(SHUTTING_DOWN), last=True)
         finally:
             watcher.cancel()
             if not self._completed:
@@ -187,7 +111,7 @@ class GenerationResponse(Response):
     async def _whole(self, bridge: EventBridge) -> Response:
         events: list[ReplyEvent] = []
         while not bridge.ended:
-            events.extend(await bridge.take())
+            events.extend(self._parse(await bridge.take()))
             if bridge.disconnected:
                 return Response(status_code=CLIENT_CLOSED)
         self._completed = True
@@ -204,26 +128,32 @@ class GenerationResponse(Response):
             if bridge.disconnected:
                 return
             self._completed = bridge.ended
-            await self._send(send, self._encode(events), last=bridge.ended)
+            body = self._encode(events)
+            if body or bridge.ended:
+                await self._send(send, body, last=bridge.ended)
 
     def _encode(self, events: list[ReplyEvent]) -> bytes:
-        """The events as SSE; none at all makes a comment. Raises the error of a reply that never began."""
+        """The events as SSE; none at all makes a ping. Raises the error of a reply that never began."""
         if not events:
-            return sse.PING
+            return self._call.writer.ping()
+        writer = self._call.writer
         parts: list[bytes] = []
-        for event in events:
+        for event in self._parse(events):
             if isinstance(event, ReplyFailed):
-                if not self._started and not parts:
+                if not self._started and not any(parts):
                     raise event.error
                 error = api_error(event.error)
                 logger.warning(error_line(error, method="POST", path="stream", request_id=self._call.request.id))
-                parts.append(sse.error_event(error))
+                parts.append(writer.failed(error))
                 continue
-            parts.extend(sse.event(chunk) for chunk in self._call.writer.chunks(event))
+            parts.append(writer.stream(event))
             if isinstance(event, ReplyFinished):
                 self._finished(event)
-                parts.append(sse.DONE)
         return b"".join(parts)
+
+    def _parse(self, events: list[ReplyEvent]) -> Iterator[ReplyEvent]:
+        for event in events:
+            yield from self._call.parser.feed(event)
 
     async def _send(self, send: Send, body: bytes, *, last: bool) -> None:
         if not self._started:

@@ -20,6 +20,10 @@ from anchorline.server.access import is_loopback_name
 from anchorline.server.connection import on_loop_error, protocol_class
 
 _BACKLOG = 2048
+_take_no_notice = dict[int, FrameType | None]().get
+"""A handler without any step of Python's, so that calls of it cannot nest. SIG_IGN would not do: of a signal
+that came just before it was set, Python prints that it was ignored."""
+
 CUT_SECONDS = 2.0
 """How long clients have to take the end of an answer when the server stops."""
 
@@ -121,17 +125,22 @@ class Server(uvicorn.Server):
             signal.signal(number, self.handle_exit)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """The handler of both signals; runs on the main thread, between any two of its steps."""
-        if not self.should_exit:
-            self.should_exit = True
-        elif sig == signal.SIGINT:
+        """The handler of both signals; runs on the main thread, between any two of its steps.
+
+        That may be a step of its own. A signal that has nothing more to say therefore gets another handler:
+        a flood of them would nest calls of this one until Python refuses one.
+        """
+        first, self.should_exit = not self.should_exit, True
+        if sig == signal.SIGTERM:
+            signal.signal(sig, _take_no_notice)
+        elif not first:
             self._interrupts += 1
-        if self._interrupts == 1:
-            self.hurry()
-        elif self._interrupts > 1:
-            signal.signal(sig, signal.SIG_IGN)  # a fourth would come in here
-            os.write(2, b"stopped by a third signal: nothing was waited for\n")
-            os._exit(128 + sig)
+            if self._interrupts == 1:
+                self.hurry()
+            else:
+                signal.signal(sig, _take_no_notice)
+                os.write(2, b"stopped by a third signal: nothing was waited for\n")
+                os._exit(128 + sig)
 
     def hurry(self) -> None:
         """End the calls that still run; for any thread."""

@@ -1,0 +1,65 @@
+"""How one family of models writes reasoning and tool calls: the face of every reply format."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Protocol
+
+from anchorline.output.parser import ReplyParser
+
+
+class CallMode(StrEnum):
+    """Where tool calls are looked for."""
+
+    NONE = "none"
+    """Nowhere: what looks like a call is text (no tools, or ``tool_choice: none``)."""
+    AUTO = "auto"
+    """Wherever the format writes them."""
+    JSON = "json"
+    """The answer is bare JSON, as a forced call is: ``{"name": …, "arguments": {…}}`` or a list of them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplyContext:
+    """What a parser may know of the call whose reply it reads."""
+
+    prompt_end: str
+    """The last 200 characters of the prompt: a template may have opened a reasoning block in it."""
+    tools: Mapping[str, Mapping[str, Any]]
+    """Name → JSON schema of the parameters ({} where none was given)."""
+    calls: CallMode
+    new_call_id: Callable[[], str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallTag:
+    """What a format writes around the JSON arguments of a call to one tool."""
+
+    begin: str
+    end: str
+    trigger: str
+    """The beginning of ``begin`` by which any call is recognised."""
+
+
+class ReplyFormat(Protocol):
+    """One format."""
+
+    @property
+    def name(self) -> str:
+        """The value of --tool-format that chooses it."""
+        ...
+
+    @property
+    def spelled(self) -> frozenset[str]:
+        """Texts of the control tokens that have to be spelled out for the parser; all others are dropped."""
+        ...
+
+    def parser(self, context: ReplyContext) -> ReplyParser:
+        """A parser for one call's reply, for any number of choices."""
+        ...
+
+    def call_tag(self, tool: str) -> CallTag | None:
+        """For constraining a call's arguments; None where they are not one piece of JSON."""
+        ...
