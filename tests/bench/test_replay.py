@@ -88,7 +88,9 @@ def test_answers_equal_those_without_a_cache(session: Trace) -> None:
 def test_a_different_model_gives_different_answers(session: Trace, client: Client) -> None:
     """The comparison can fail: other weights are found out."""
     with start_anchorline([*SMALL, "--test-seed", "7"]) as other, Client(other.wait_until_listening()) as reference:
-        report = replay_trace(session, client, reference=reference)
+        report = replay_trace(session, client, reference=reference, reference_every=2)
+    assert [call.same_answer is None for call in report.calls] == [True, False] * 3
+    assert report.compared_answers == 3
     assert report.different_answers
 
 

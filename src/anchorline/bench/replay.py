@@ -42,7 +42,7 @@ class CallRecord:
     plan: str | None
     ttft_ms: float | None
     same_answer: bool | None
-    """Whether the reference server gave the same reply ids; None without one."""
+    """Whether the reference server gave the same reply ids; None when it was not asked."""
     peer_prefilled_tokens: int | None = None
     peer_oracle_tokens: int | None = None
 
@@ -87,6 +87,11 @@ class ReplayReport:
         return (self.peer_prefilled_tokens or 0) / sum(costs) if costs else None
 
     @property
+    def compared_answers(self) -> int:
+        """Calls that the reference server answered too."""
+        return sum(call.same_answer is not None for call in self.calls)
+
+    @property
     def different_answers(self) -> tuple[int, ...]:
         """Indices of the calls whose answer differs from the reference server's."""
         return tuple(call.index for call in self.calls if call.same_answer is False)
@@ -103,6 +108,7 @@ class ReplayReport:
             "peer": self.peer_name,
             "peer_prefilled_tokens": self.peer_prefilled_tokens,
             "peer_ratio": self.peer_ratio,
+            "compared_answers": self.compared_answers,
             "different_answers": list(self.different_answers),
             "wall_seconds": self.wall_seconds,
             "settings": self.settings,
@@ -115,6 +121,7 @@ def replay_trace(
     client: Client,
     *,
     reference: Client | None = None,
+    reference_every: int = 1,
     peer: Peer | None = None,
     max_tokens: int = REPLY_TOKENS,
     limit: int | None = None,
@@ -123,14 +130,15 @@ def replay_trace(
 ) -> ReplayReport:
     """Send the calls of ``trace`` in order, each after the reply to the one before.
 
-    ``reference`` gets the same calls and must give the same reply ids; ``peer`` gets the same prompt ids.
+    ``reference`` gets the same calls, or every so many of them, and must give the same reply ids; ``peer``
+    gets the same prompt ids.
     With ``at_cuts`` the oracle, too, resumes only at cuts, as stateful models must.
     The server is taken to be empty at the start. Raises CallFailed for any refusal but a prompt that is too long.
     """
     started = time.monotonic()
     records: list[CallRecord] = []
     skipped = 0
-    for record in _records(trace, client, reference, peer, max_tokens, limit, at_cuts):
+    for record in _records(trace, client, reference, reference_every, peer, max_tokens, limit, at_cuts):
         if record is None:
             skipped += 1
         else:
@@ -159,6 +167,7 @@ def _records(
     trace: Trace,
     client: Client,
     reference: Client | None,
+    reference_every: int,
     peer: Peer | None,
     max_tokens: int,
     limit: int | None,
@@ -190,7 +199,8 @@ def _records(
             other = peer.complete(prompt, max_tokens=max_tokens)
             peer_oracle.reply(prompt, other.reply_tokens)
             beside["peer_prefilled_tokens"] = other.prefilled_tokens
-        same = None if reference is None else _same(answer, reference.chat(body))
+        compared = reference is not None and (index + 1) % reference_every == 0
+        same = _same(answer, reference.chat(body)) if reference is not None and compared else None
         yield _record(index, answer, oracle_tokens, same, beside)
 
 

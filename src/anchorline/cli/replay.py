@@ -49,6 +49,7 @@ class Options:
     context_tokens: int
     serve_args: tuple[str, ...]
     compare: bool
+    compare_every: int
     peer: str | None
     peer_python: str
     threads: int
@@ -82,6 +83,13 @@ class ModelFiles:
 @click.option("--serve-args", default="", help="More options for 'anchorline serve', as one string.")
 @click.option(
     "--compare-no-cache", "compare", is_flag=True, help="Every answer must equal a --no-cache server's (--exact)."
+)
+@click.option(
+    "--compare-every",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    help="Compare the answers of every so many calls only: without a cache a long trace takes hours.",
 )
 @click.option("--peer", type=click.Choice(["llama-server"]), default=None, help="Feed the same token ids to a peer.")
 @click.option("--peer-python", default=sys.executable, help="The Python that has the peer's package.")
@@ -148,7 +156,6 @@ def table_of(reports: Sequence[ReplayReport]) -> Table:
     for heading in headings:
         table.add_column(heading, justify="right", no_wrap=True)
     for report in reports:
-        compared = any(call.same_answer is not None for call in report.calls)
         cells = [
             str(len(report.calls)),
             str(report.skipped),
@@ -156,7 +163,7 @@ def table_of(reports: Sequence[ReplayReport]) -> Table:
             str(report.prefilled_tokens),
             str(report.oracle_tokens),
             _ratio(report.ratio),
-            str(len(report.different_answers)) if compared else "-",
+            f"{len(report.different_answers)} of {report.compared_answers}" if report.compared_answers else "-",
         ]
         if peer is not None:
             cells += [str(report.peer_prefilled_tokens), _ratio(report.peer_ratio)]
@@ -200,6 +207,7 @@ def _replay_one(trace: Trace, options: Options, model: ModelFiles, console: Cons
             trace,
             client,
             reference=reference,
+            reference_every=options.compare_every,
             peer=peer,
             max_tokens=options.max_tokens,
             limit=options.limit,
