@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from anchorline.output.markers import Beginnings
+
 
 class StopFinder:
     """Looks for stop strings in text that arrives in pieces.
@@ -13,14 +15,12 @@ class StopFinder:
     Text that may be the beginning of a stop string is held back until that is decided.
     """
 
-    __slots__ = ("_beginnings", "_held", "_last_characters", "_longest", "_stops", "hit")
+    __slots__ = ("_beginnings", "_held", "_stops", "hit")
 
     def __init__(self, stops: Sequence[str]) -> None:
         assert all(stops), "an empty stop string would stop everything"
         self._stops = tuple(dict.fromkeys(stops))
-        self._beginnings = frozenset(stop[:end] for stop in self._stops for end in range(1, len(stop)))
-        self._last_characters = frozenset(beginning[-1] for beginning in self._beginnings)
-        self._longest = max((len(stop) for stop in self._stops), default=0) - 1
+        self._beginnings = Beginnings(self._stops)
         self._held = ""
         self.hit: str | None = None
         """The stop string that was found, or None."""
@@ -37,7 +37,7 @@ class StopFinder:
             start, self.hit = found
             self._held = ""
             return buffer[:start]
-        keep = self._undecided(buffer)
+        keep = self._beginnings.tail(buffer)
         self._held = buffer[len(buffer) - keep :]
         return buffer[: len(buffer) - keep]
 
@@ -53,12 +53,3 @@ class StopFinder:
             if start >= 0 and (best is None or (start + len(stop), start) < best[:2]):
                 best = (start + len(stop), start, stop)
         return None if best is None else (best[1], best[2])
-
-    def _undecided(self, buffer: str) -> int:
-        """Length of the longest tail of ``buffer`` that begins a stop string."""
-        if not buffer or buffer[-1] not in self._last_characters:
-            return 0
-        for length in range(min(len(buffer), self._longest), 0, -1):
-            if buffer[-length:] in self._beginnings:
-                return length
-        return 0
