@@ -66,14 +66,23 @@ class Reply:
 
     ``emit`` is called on the engine thread, so it must be quick and must not block or raise; per
     choice the events come in order, and the last event of all is ReplyFinished or ReplyFailed.
+    Control tokens have no text, but for those whose texts are in ``spelled``, which a parser looks for.
     """
 
-    __slots__ = ("_choices", "_emit", "_tokenizer")
+    __slots__ = ("_choices", "_emit", "_spelled", "_tokenizer")
 
     def __init__(
-        self, tokenizer: Tokenizer, *, choices: int, stop: tuple[str, ...], emit: Callable[[ReplyEvent], None]
+        self,
+        tokenizer: Tokenizer,
+        *,
+        choices: int,
+        stop: tuple[str, ...],
+        emit: Callable[[ReplyEvent], None],
+        spelled: frozenset[str] = frozenset(),
     ) -> None:
         self._tokenizer = tokenizer
+        control = tokenizer.control_tokens if spelled else {}
+        self._spelled = frozenset(control[text] for text in spelled if text in control)
         self._emit = emit
         self._choices = [_Choice(stop) for _ in range(choices)]
 
@@ -82,8 +91,9 @@ class Reply:
         state = self._choices[choice]
         if state.stops.hit is not None:
             return True
-        piece = self._tokenizer.piece(token.token)
-        text, tokens = state.take(TokenText(token.token, piece, token.logprob, token.alternatives))
+        id = token.token
+        piece = self._tokenizer.special_piece(id) if id in self._spelled else self._tokenizer.piece(id)
+        text, tokens = state.take(TokenText(id, piece, token.logprob, token.alternatives))
         if text or tokens:
             self._emit(TextDelta(choice, text, tokens))
         return state.stops.hit is not None

@@ -77,7 +77,7 @@ class _Reading:
     def run(self) -> Steps[None]:
         prompt = self._sink.context.prompt_end.rstrip()
         for thinking in self._thinking.values():
-            if prompt.endswith(thinking.open):
+            if prompt.endswith(thinking.open) and not (yield from self._answers_at_once()):
                 yield from self._think(thinking)
         while True:
             if self._sink.content.fresh and (yield from self._start()):
@@ -98,10 +98,17 @@ class _Reading:
             sink.content.cut()
         elif self._bare is not None and (yield from self._bare_follows(self._bare)):
             source.record()
-            yield from self._call(self._bare.read)
+            yield from self._call(self._bare.read, announced=self._bare is JSON_ANSWER)
         else:
             return False
         return True
+
+    def _answers_at_once(self) -> Steps[bool]:
+        """Whether a forced call comes although the template has opened a block of reasoning."""
+        if self._bare is not JSON_ANSWER:
+            return False
+        yield from self._source.skip_space()
+        return (yield from self._bare_follows(JSON_ANSWER))
 
     def _bare_follows(self, bare: Bare) -> Steps[bool]:
         character = yield from self._source.peek()
@@ -114,11 +121,12 @@ class _Reading:
         self._source.record(behind=len(marker))
         yield from self._call(self._calls[marker])
 
-    def _call(self, read: Read) -> Steps[None]:
+    def _call(self, read: Read, *, announced: bool = True) -> Steps[None]:
+        """Read a call; one that nothing announced may well be something else."""
         try:
             yield from read(self._source, self._sink)
         except Broken as broken:
-            self._sink.broken(str(broken))
+            self._sink.broken(str(broken), expected=announced)
         self._source.recorded()
 
     def _think(self, thinking: Thinking) -> Steps[None]:

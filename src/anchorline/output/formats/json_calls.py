@@ -61,9 +61,14 @@ def bare_calls(source: Source, sink: Sink) -> Steps[None]:
 def json_calls(source: Source, sink: Sink, *, strict: bool = False) -> Steps[None]:
     """Make one call, or those of a list; ``strict`` accepts only the keys of a call. Raises Broken."""
     yield from source.skip_space()
-    if not (yield from source.accept("[")):
+    if (yield from source.accept("[")):
+        yield from json_list(source, sink, strict=strict)
+    else:
         yield from json_call(source, sink, strict=strict)
-        return
+
+
+def json_list(source: Source, sink: Sink, *, strict: bool = False) -> Steps[None]:
+    """Make the calls of a list, behind its opening bracket. Raises Broken, also when the list is empty."""
     before = sink.calls
     while True:
         yield from source.skip_space()

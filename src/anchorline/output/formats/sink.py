@@ -23,6 +23,9 @@ from anchorline.output.formats.source import SPACE, Broken, Source
 
 logger = logging.getLogger("anchorline.output")
 
+LOG_LIMIT = 5
+"""Most lines that one choice may write into the log."""
+
 _Make = Callable[[str, tuple[TokenText, ...]], ReplyEvent]
 
 
@@ -96,6 +99,7 @@ class Sink:
         self._parts: list[str] = []
         self._end = 0
         """Offset in the source up to which text has been put into events."""
+        self._logged = 0
         self._unseen: list[str] | None = []
         """All text so far, as long as nothing was made of any."""
 
@@ -152,19 +156,19 @@ class Sink:
         self.calls += 1
         self._source.record()
 
-    def broken(self, reason: str) -> None:
-        """End a call that went wrong: see the rules."""
+    def broken(self, reason: str, *, expected: bool = True) -> None:
+        """End a call that went wrong: see the rules. It is no fault where no call was ``expected``."""
         if self._arguments is None:
             text = self._source.recorded()
             if text.strip(SPACE):
-                if not self.cut_short:
-                    logger.warning("a tool call was left as text: %s", reason)
+                if expected and not self.cut_short:
+                    self._log("a tool call was left as text: %s", reason)
                 self.content.feed(text)
             return
         self._source.recorded()
         if self.cut_short:
             return
-        logger.warning("the arguments of a tool call were cut off: %s", reason)
+        self._log("the arguments of a tool call were cut off: %s", reason)
         self._arguments.close()
         self.finish_call()
         self._source.recorded()
@@ -174,7 +178,7 @@ class Sink:
         self.content.end()
         self._flush()
         if self._unseen is not None and (text := "".join(self._unseen)):
-            logger.warning("a reply of nothing but marks is shown as it is")
+            self._log("a reply of nothing but marks is shown as it is")
             self._content(text, 0)
             self._flush()
         left = tuple(token for _, tokens in self._tokens for token in tokens)
@@ -182,6 +186,11 @@ class Sink:
         if left:
             self._events.append(TextDelta(self._choice, "", left))
         self._events.append(ChoiceFinished(self._choice, finished.reason, finished.stop_string, self.calls))
+
+    def _log(self, message: str, *values: str) -> None:
+        if self._logged < LOG_LIMIT:
+            logger.warning(message, *values)
+        self._logged += 1
 
     def _content(self, text: str, held: int) -> None:
         self._put("content", lambda text, tokens: TextDelta(self._choice, text, tokens), text, held)
