@@ -91,6 +91,14 @@ def read(
 def put_together(events: Sequence[ReplyEvent]) -> Reading:
     """The events of one choice as parts. Fails when they are in no valid order."""
     reading, calls, open_call = Reading(), 0, False
+    parts: list[tuple[list[str], list[str]]] = []
+    """(what comes before the text, pieces of the text)"""
+
+    def part(head: list[str]) -> list[str]:
+        if not parts or parts[-1][0] != head:
+            parts.append((head, []))
+        return parts[-1][1]
+
     for event in events:
         assert reading.finished is None, "nothing follows the end"
         match event:
@@ -98,25 +106,23 @@ def put_together(events: Sequence[ReplyEvent]) -> Reading:
                 reading.tokens += event.tokens
                 if event.text:
                     assert not open_call
-                    _add(reading.parts, "text" if isinstance(event, TextDelta) else "reasoning", event.text)
+                    part(["text" if isinstance(event, TextDelta) else "reasoning"]).append(event.text)
             case ToolCallStarted(call=call, id=identity, name=name):
                 assert not open_call
                 assert (call, identity) == (calls, f"call_{calls}")
                 open_call = True
-                reading.parts.append(("open call", name, ""))
+                parts.append((["open call", name], []))
             case ToolCallDelta(call=call, arguments=arguments, tokens=tokens):
                 assert open_call
                 assert call == calls
                 assert arguments
                 reading.tokens += tokens
-                kind, name, before = _call(reading.parts[-1])
-                reading.parts[-1] = (kind, name, before + arguments)
+                parts[-1][1].append(arguments)
             case ToolCallFinished(call=call):
                 assert open_call
                 assert call == calls
-                _, name, arguments = _call(reading.parts[-1])
-                assert isinstance(json.loads(arguments), dict)
-                reading.parts[-1] = ("call", name, arguments)
+                assert isinstance(json.loads("".join(parts[-1][1])), dict)
+                parts[-1][0][0] = "call"
                 open_call = False
                 calls += 1
             case ChoiceFinished():
@@ -127,18 +133,12 @@ def put_together(events: Sequence[ReplyEvent]) -> Reading:
     assert reading.finished is not None
     if open_call:
         assert reading.finished.reason is FinishReason.LENGTH
+    reading.parts = [_part(*head, "".join(texts)) for head, texts in parts]
     return reading
 
 
-def _add(parts: list[Part], kind: str, text: str) -> None:
-    if parts and parts[-1][0] == kind:
-        text = parts.pop()[1] + text
-    parts.append((kind, text))
-
-
-def _call(part: Part) -> tuple[str, str, str]:
-    assert len(part) == 3
-    return part
+def _part(*fields: str) -> Part:
+    return (fields[0], fields[1]) if len(fields) == 2 else (fields[0], fields[1], fields[2])
 
 
 def letters(text: str) -> list[str]:

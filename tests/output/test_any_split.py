@@ -15,8 +15,17 @@ from tests.output.reading import Reading, letters, read
 
 MARKS: dict[str, tuple[str, ...]] = {
     "hermes": ("<tool_call>", "</tool_call>"),
-    "qwen-xml": ("<tool_call>", "</tool_call>", "<function=now>", "<function=", "</function>")
-    + ("<parameter=city>", "<parameter=days>", "</parameter>", ">"),
+    "qwen-xml": (
+        "<tool_call>",
+        "</tool_call>",
+        "<function=now>",
+        "<function=",
+        "</function>",
+        "<parameter=city>",
+        "<parameter=days>",
+        "</parameter>",
+        ">",
+    ),
     "llama": ("<|python_tag|>", "<function=now>", "</function>", ";", "now.call(", ")"),
     "mistral": ("[TOOL_CALLS]", "[ARGS]", "[CALL_ID]", "[THINK]", "[/THINK]", "now"),
     "deepseek-v3": (
@@ -26,23 +35,62 @@ MARKS: dict[str, tuple[str, ...]] = {
         "<｜tool▁sep｜>",
         "now",
         "\n```json\n",
-    )
-    + ("```", "<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>"),
-    "deepseek-v3.2": ("<｜DSML｜function_calls>", '<｜DSML｜invoke name="now">', "</｜DSML｜invoke>")
-    + ('<｜DSML｜parameter name="city" string="true">', "</｜DSML｜parameter>", "</｜DSML｜function_calls>"),
-    "harmony": ("<|start|>", "assistant", "<|channel|>", "analysis", "final", "commentary", " to=functions.now ")
-    + ("<|constrain|>json", "<|message|>", "<|end|>", "<|call|>", "<|return|>"),
+        "```",
+        "<｜tool▁call▁end｜>",
+        "<｜tool▁calls▁end｜>",
+    ),
+    "deepseek-v3.2": (
+        "<｜DSML｜function_calls>",
+        '<｜DSML｜invoke name="now">',
+        "</｜DSML｜invoke>",
+        '<｜DSML｜parameter name="city" string="true">',
+        "</｜DSML｜parameter>",
+        "</｜DSML｜function_calls>",
+    ),
+    "harmony": (
+        "<|start|>",
+        "assistant",
+        "<|channel|>",
+        "analysis",
+        "final",
+        "commentary",
+        " to=functions.now ",
+        "<|constrain|>json",
+        "<|message|>",
+        "<|end|>",
+        "<|call|>",
+        "<|return|>",
+    ),
     "gemma": ("```tool_code", "```", "now(", ")", "[", "]", "city=", "'", '"', "\\"),
     "gemma4": ("<|tool_call>", "call:now{", "city:", '<|"|>', "}", "<tool_call|>", "<|channel>thought\n", "<channel|>"),
     "functiongemma": ("<start_function_call>", "call:now{", "city:", "<escape>", "}", "<end_function_call>"),
     "glm": ("<tool_call>", "now", "<arg_key>", "city", "</arg_key>", "<arg_value>", "</arg_value>", "</tool_call>"),
-    "kimi": ("<|tool_calls_section_begin|>", "<|tool_call_begin|>", "functions.now:0", "<|tool_call_argument_begin|>")
-    + ("<|tool_call_end|>", "<|tool_calls_section_end|>"),
+    "kimi": (
+        "<|tool_calls_section_begin|>",
+        "<|tool_call_begin|>",
+        "functions.now:0",
+        "<|tool_call_argument_begin|>",
+        "<|tool_call_end|>",
+        "<|tool_calls_section_end|>",
+    ),
     "lfm2": ("<|tool_call_start|>", "[", "now(", "city=", "'", '"', "\\", ")", "]", "<|tool_call_end|>"),
-    "granite": ("<|tool_call|>", "<tool_call>", "</tool_call>", "<response>", "</response>")
-    + ("Here is my thought process:", "Here is my response:"),
-    "minimax": ("<minimax:tool_call>", '<invoke name="now">', '<parameter name="city">', "</parameter>", "</invoke>")
-    + ("</minimax:tool_call>",),
+    "granite": (
+        "<|tool_call|>",
+        "<tool_call>",
+        "</tool_call>",
+        "<response>",
+        "</response>",
+        "Here is my thought process:",
+        "Here is my response:",
+    ),
+    "minimax": (
+        "<minimax:tool_call>",
+        '<invoke name="now">',
+        '<parameter name="city">',
+        "</parameter>",
+        "</invoke>",
+        "</minimax:tool_call>",
+    ),
 }
 COMMON = (
     *(

@@ -145,7 +145,7 @@ def values(texts: st.SearchStrategy[str], names: st.SearchStrategy[str]) -> st.S
 any_arguments = st.dictionaries(keys, values(st.text(max_size=20), st.text(max_size=5)), max_size=4)
 any_calls = st.lists(st.tuples(st.sampled_from(["get_weather", "now"]), any_arguments), min_size=1, max_size=3)
 
-tag_free = st.text(alphabet=st.characters(exclude_characters="<", exclude_categories=("Cs",)), max_size=20)
+tag_free = st.text(alphabet=st.characters(codec="utf-8", exclude_characters="<"), max_size=20)
 typed_arguments = st.fixed_dictionaries(
     {},
     optional={

@@ -167,6 +167,7 @@ class Sink:
             return
         self._source.recorded()
         if self.cut_short:
+            self._source.skip_rest()  # part of a marker that belongs to the call
             return
         self._log("the arguments of a tool call were cut off: %s", reason)
         self._arguments.close()

@@ -67,6 +67,10 @@ class Source:
         self._recorded.clear()
         return text
 
+    def skip_rest(self) -> None:
+        """Read all that has arrived."""
+        self.position = len(self.buffer)
+
     def more(self) -> Steps[bool]:
         """Wait for more text; False when none will come."""
         if not self.ended:

@@ -31,7 +31,7 @@ def typed_json(text: str, kinds: Kinds) -> str:
     if not kinds or kinds == {"string"}:
         return quote(text)
     value = as_json(text.strip(SPACE))
-    if value is None or ("string" in kinds and not _kinds_of_json(value) & kinds):
+    if value is None or ("string" in kinds and not _kinds_of_json(value) & (kinds - {"string"})):
         return quote(text)
     return value
 
