@@ -69,13 +69,13 @@ def test_twice_the_text_is_twice_the_work(
     def of(repeated: int) -> tuple[int, int]:
         return work.of(name, letters(begin + middle * repeated + end))
 
-    once, twice = of(150), of(300)
+    once, twice = of(100), of(200)
     assert twice[0] < 2.3 * once[0]
     assert twice[1] < 2.3 * once[1]
-    assert twice[1] < 40 * len(letters(middle)) * 300
+    assert twice[1] < 40 * len(middle) * 200
 
 
-@pytest.mark.parametrize("name", sorted(LONG))
+@pytest.mark.parametrize("name", ["hermes", "qwen-xml"])
 def test_a_value_of_200_kb_character_by_character(name: str) -> None:
     begin, middle, end = LONG[name]
     reading = read(FORMATS[name], letters(begin + middle * (200_000 // len(middle)) + end))

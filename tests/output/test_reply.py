@@ -12,7 +12,10 @@ from anchorline.engine.request import FinishReason, SampledToken
 from anchorline.errors import Cancelled
 from anchorline.llama.interface import TokenArray, TokenLogprob
 from anchorline.output.events import ChoiceFinished, ReplyEvent, ReplyFailed, TextDelta, TokenText
+from anchorline.output.formats import FORMATS
 from anchorline.output.reply import Reply
+from tests.output.reading import context, put_together
+from tests.prompt.vocabulary import ToyTokenizer
 
 
 class Pieces:
@@ -152,3 +155,69 @@ def test_an_error_is_the_last_event() -> None:
     error = Cancelled("gone")
     Reply(Pieces([]), choices=1, stop=(), emit=events.append).on_error(error)
     assert events == [ReplyFailed(error)]
+
+
+def test_only_the_control_tokens_that_a_parser_asked_for_have_text() -> None:
+    vocabulary = ToyTokenizer(["<|start|>", "<|end|>"])
+    start, end = vocabulary.control_tokens.values()
+    events: list[ReplyEvent] = []
+    reply = Reply(vocabulary, choices=1, stop=(), emit=events.append, spelled=frozenset({"<|start|>", "<|none|>"}))
+    for token in (start, ord("a"), end):
+        reply.on_token(0, SampledToken(token))
+    reply.on_finish(0, FinishReason.STOP)
+    deltas = [event for event in events if isinstance(event, TextDelta)]
+    assert shown(deltas) == "<|start|>a"
+    assert [token.text_bytes for token in tokens_of(deltas)] == [b"<|start|>", b"a", b""]
+
+
+def test_stop_strings_are_looked_for_in_spelled_tokens_too() -> None:
+    vocabulary = ToyTokenizer(["<|end|>"])
+    events: list[ReplyEvent] = []
+    reply = Reply(vocabulary, choices=1, stop=("d|>",), emit=events.append, spelled=frozenset({"<|end|>"}))
+    assert reply.on_token(0, SampledToken(vocabulary.control_tokens["<|end|>"]))
+    assert shown([event for event in events if isinstance(event, TextDelta)]) == "<|en"
+
+
+def test_a_format_reads_the_tokens_of_a_reply() -> None:
+    harmony = FORMATS["harmony"]
+    vocabulary = ToyTokenizer(sorted(harmony.spelled))
+    control = vocabulary.control_tokens
+    tokens: list[int] = []
+    for part in ("<|channel|>", "analysis", "<|message|>", "hé", "<|end|>", "<|start|>", "assistant", "<|channel|>"):
+        tokens += [control[part]] if part in control else vocabulary.tokenize(part).tolist()
+    tokens += [*vocabulary.tokenize("final").tolist(), control["<|message|>"], ord("Y"), ord("!"), control["<|end|>"]]
+    parser = harmony.parser(context(prompt_end="<|start|>assistant"))
+    events: list[ReplyEvent] = []
+    reply = Reply(
+        vocabulary,
+        choices=1,
+        stop=(),
+        emit=lambda event: events.extend(parser.feed(event)),
+        spelled=harmony.spelled,
+    )
+    for token in tokens:
+        reply.on_token(0, SampledToken(token))
+    reply.on_finish(0, FinishReason.STOP)
+    reading = put_together(events)
+    assert reading.parts == [("reasoning", "hé"), ("text", "Y!")]
+    assert [token.token for token in reading.tokens] == tokens
+
+
+@settings(max_examples=100, deadline=None)
+@given(text=st.text(alphabet="ab \n<tol_c>é", max_size=40), cuts=st.lists(st.integers(1, 4), max_size=40))
+def test_what_a_parser_holds_back_holds_its_tokens_back(text: str, cuts: list[int]) -> None:
+    data, pieces = text.encode(), list[bytes]()
+    for cut in cuts:
+        pieces.append(data[:cut])
+        data = data[cut:]
+    deltas, finished = run([*pieces, data])
+    parser = FORMATS["hermes"].parser(context())
+    given_out = reported = b""
+    every: list[ReplyEvent] = [*deltas, finished]
+    for event in every:
+        for parsed in parser.feed(event):
+            if isinstance(parsed, TextDelta):
+                given_out += parsed.text.encode()
+                reported += b"".join(token.text_bytes for token in parsed.tokens)
+                assert len(reported) <= len(given_out) or reported == text.encode()
+    assert given_out == reported == text.encode()
