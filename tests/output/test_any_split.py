@@ -73,6 +73,16 @@ MARKS: dict[str, tuple[str, ...]] = {
         "<|tool_call_end|>",
         "<|tool_calls_section_end|>",
     ),
+    "kimi-k3": (
+        "<|open|>tools<|sep|>",
+        '<|open|>call tool="now" index="1"<|sep|>',
+        '<|open|>argument key="city" type="string"<|sep|>',
+        "<|close|>argument<|sep|>",
+        '<|open|>json type="object"<|sep|>',
+        "<|close|>json<|sep|>",
+        "<|close|>call<|sep|>",
+        "<|close|>tools<|sep|>",
+    ),
     "lfm2": ("<|tool_call_start|>", "[", "now(", "city=", "'", '"', "\\", ")", "]", "<|tool_call_end|>"),
     "granite": (
         "<|tool_call|>",
@@ -128,6 +138,7 @@ COMMON = (
     ),
 )
 NAMES = sorted(MARKS)
+assert set(FORMATS) - set(NAMES) == {"deepseek-v3.1", "mistral-named"}, "which have grammars of others"
 PROMPTS = ("", "<think>\n", "<|start|>assistant", "<|start|>assistant<|channel|>final<|message|>")
 
 

@@ -23,6 +23,7 @@ TEMPLATES = {
     "functiongemma": "{{ tools }}{{ '<start_function_call>call:' + name }}",
     "glm": "{{ tools }}<tool_call>{name}\n<arg_key>k</arg_key>",
     "kimi": "{{ tools }}<|tool_calls_section_begin|><|tool_call_begin|>{{ id }}",
+    "kimi-k3": "{{ tools }}{{ '<|open|>' + tag }}{{ '<|sep|>' }}",
     "lfm2": "List of tools: {{ tools }}{{ '<|tool_call_start|>[' }}",
     "granite": "{{ tools }}{{ '<|tool_call|>' + calls }}",
     "minimax": "{{ tools }}{% set begin = '<minimax:tool_call>' %}<invoke name=\"x\">",

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from anchorline.output.events import TextDelta
 from anchorline.output.format import CallMode
 from anchorline.output.formats import FORMATS
-from tests.output.reading import Part, letters, read
+from tests.output.reading import Part, context, letters, read
 
 HARMONY = FORMATS["harmony"]
 START = "<|start|>assistant"
@@ -65,6 +66,7 @@ def test_golden(prompt_end: str, text: str, parts: list[Part]) -> None:
 def test_a_header_without_an_end_is_text() -> None:
     text = "<|channel|>" + "word " * 200
     assert read(HARMONY, letters(text), prompt_end=START).content.split() == text.split()
+    assert HARMONY.parser(context(prompt_end=START)).feed(TextDelta(0, text, ())), "it is not held back to the end"
 
 
 @pytest.mark.parametrize("header", ["", "<|channel|>final<|message|>"])

@@ -111,6 +111,15 @@ TYPED_RENDERS: dict[str, Render] = {
         ),
         between="\n",
     ),
+    "kimi-k3": each(
+        tagged(
+            '<|open|>call tool="{name}" index="1"<|sep|>',
+            '<|open|>argument key="{key}" type="string"<|sep|>{value}<|close|>argument<|sep|>',
+            "<|close|>call<|sep|>",
+        ),
+        before="<|open|>tools<|sep|>",
+        after="<|close|>tools<|sep|>",
+    ),
     "minimax": each(
         tagged('<invoke name="{name}">\n', '<parameter name="{key}">{value}</parameter>\n', "</invoke>\n"),
         before="<minimax:tool_call>\n",

@@ -57,6 +57,21 @@ GOLDEN: list[tuple[str, str, str, list[Part]]] = [
         ],
     ),
     (
+        "kimi-k3",
+        "<|open|>think<|sep|>",
+        "Hm.<|close|>think<|sep|><|open|>response<|sep|>I look.<|close|>response<|sep|><|open|>tools<|sep|>"
+        '<|open|>call tool="get_weather" index="1"<|sep|><|open|>argument key="city" type="string"<|sep|>Paris'
+        '<|close|>argument<|sep|><|open|>argument key="a&quot;b" type="array"<|sep|>[1]<|close|>argument<|sep|>'
+        '<|close|>call<|sep|><|open|>call tool="now" index="2"<|sep|><|open|>json type="object"<|sep|>{"a": 1}'
+        "<|close|>json<|sep|><|close|>call<|sep|><|close|>tools<|sep|><|close|>message<|sep|>",
+        [
+            ("reasoning", "Hm."),
+            ("text", "I look."),
+            ("call", "get_weather", '{"city": "Paris", "a\\"b": [1]}'),
+            ("call", "now", '{"a": 1}'),
+        ],
+    ),
+    (
         "glm",
         "",
         "\n<think>Hm.</think>\nI look.\n<tool_call>get_weather\n<arg_key>city</arg_key>\n<arg_value>Paris</arg_value>\n"
@@ -103,6 +118,7 @@ GOLDEN: list[tuple[str, str, str, list[Part]]] = [
         '```tool_code\nget_weather(city="Paris", days=2)\nnow()\n```',
         [("call", "get_weather", '{"city": "Paris", "days": 2}'), ("call", "now", "{}")],
     ),
+    ("gemma", "", "```tool_code\nprint(default_api.now())\n```", [("call", "now", "{}")]),
     (
         "gemma",
         "",

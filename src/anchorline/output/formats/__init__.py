@@ -14,6 +14,7 @@ from anchorline.output.formats.granite import GRANITE
 from anchorline.output.formats.harmony import HARMONY
 from anchorline.output.formats.hermes import HERMES
 from anchorline.output.formats.kimi import KIMI
+from anchorline.output.formats.kimi_k3 import KIMI_K3
 from anchorline.output.formats.lfm2 import LFM2
 from anchorline.output.formats.llama import LLAMA
 from anchorline.output.formats.minimax import MINIMAX
@@ -37,6 +38,7 @@ _ALL: tuple[ReplyFormat, ...] = (
     FUNCTION_GEMMA,
     GLM,
     KIMI,
+    KIMI_K3,
     LFM2,
     GRANITE,
     MINIMAX,

@@ -5,7 +5,20 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from anchorline.output.format import ReplyFormat
-from anchorline.output.formats import deepseek, glm, granite, harmony, hermes, kimi, lfm2, llama, minimax, mistral, qwen
+from anchorline.output.formats import (
+    deepseek,
+    glm,
+    granite,
+    harmony,
+    hermes,
+    kimi,
+    kimi_k3,
+    lfm2,
+    llama,
+    minimax,
+    mistral,
+    qwen,
+)
 from anchorline.output.formats.gemma import FUNCTION_GEMMA, GEMMA, GEMMA4
 
 _IN_TEMPLATE: tuple[tuple[ReplyFormat, tuple[str, ...]], ...] = (
@@ -14,6 +27,7 @@ _IN_TEMPLATE: tuple[tuple[ReplyFormat, tuple[str, ...]], ...] = (
     (deepseek.DEEPSEEK_V3, (deepseek.CALL, "```json")),
     (deepseek.DEEPSEEK_V3_1, (deepseek.CALL,)),
     (kimi.KIMI, (kimi.CALL,)),
+    (kimi_k3.KIMI_K3, (kimi_k3.OPEN, kimi_k3.SEPARATOR)),
     (mistral.MISTRAL_NAMED, (mistral.OPEN, mistral.ARGUMENTS)),
     (mistral.MISTRAL, (mistral.OPEN,)),
     (minimax.MINIMAX, (minimax.OPEN,)),

@@ -42,6 +42,8 @@ _GEMMA4 = _Marks("<|tool_call>", "<tool_call|>", '<|"|>')
 _FUNCTION_GEMMA = _Marks("<start_function_call>", "<end_function_call>", "<escape>")
 _THOUGHT = Thinking("<|channel>thought", "<channel|>")
 _CODE, _CODE_END = "```tool_code", "```"
+_PRINT, _MODULE = "print(", "default_api."
+"""What the model was taught to put before a call."""
 
 
 def _read_code(source: Source, sink: Sink) -> Steps[None]:
@@ -53,8 +55,13 @@ def _read_code(source: Source, sink: Sink) -> Steps[None]:
         yield from source.accept(_CODE_END)
         return
     while True:
+        printed = yield from source.accept(_PRINT)
+        yield from source.accept(_MODULE)
         yield from pythonic_call(source, sink)
         yield from source.skip_space()
+        if printed:
+            yield from source.accept(")")
+            yield from source.skip_space()
         source.record()
         if (yield from source.accept(_CODE_END)) or not (yield from source.peek()):
             return

@@ -12,6 +12,8 @@ Kinds = frozenset[str]
 """JSON schema types that a value may have; empty when the schema does not say."""
 
 UNSAID: Kinds = frozenset()
+WRITTEN_JSON: Kinds = frozenset({"array", "boolean", "integer", "null", "number", "object"})
+"""Of a value that the model itself marks as no string."""
 _DEPTH_LIMIT = 8
 """How many references and alternatives are followed."""
 

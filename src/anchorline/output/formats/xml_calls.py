@@ -8,11 +8,10 @@ from anchorline.output.formats.machine import Read
 from anchorline.output.formats.sink import Sink
 from anchorline.output.formats.source import Broken, Source, Steps
 from anchorline.output.formats.tagged_values import TaggedArguments
-from anchorline.output.formats.values import UNSAID
+from anchorline.output.formats.values import UNSAID, WRITTEN_JSON
 from anchorline.output.markers import Markers
 
 _HEAD_END = Markers((">",))
-_WRITTEN_JSON = frozenset({"array", "boolean", "integer", "null", "number", "object"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +39,7 @@ class XmlStyle:
                 arguments.finish()
                 return
             parameter, rest = yield from _head(source)
-            unsaid = _WRITTEN_JSON if 'string="false"' in rest else UNSAID
+            unsaid = WRITTEN_JSON if 'string="false"' in rest else UNSAID
             yield from arguments.value(parameter, value_end, padded=self.padded, unsaid=unsaid)
 
 
