@@ -344,6 +344,11 @@ class ServerConfig:
     chat_template: str | None = setting(
         None, "--chat-template", "Chat template: 'hermes', 'chatml', a name in the model file, or a Jinja file."
     )
+    tool_format: str | None = setting(
+        None,
+        "--tool-format",
+        "How the model writes reasoning and tool calls; found from the chat template when not given.",
+    )
     model_alias: str | None = setting(None, "--alias", "Name under which the model is listed.", aliases=("-a",))
     shutdown_seconds: float = setting(
         10.0,

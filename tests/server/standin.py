@@ -6,6 +6,7 @@ HTTP layer can be tested to the last event without a model.
 
 from __future__ import annotations
 
+import json
 import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -60,7 +61,7 @@ class ByteTokenizer:
 class Script:
     """What the next replies say."""
 
-    reply: bytes = b"Hello, world"
+    reply: Sequence[int] = b"Hello, world"
     error: AnchorlineError | None = None
     """Raised to the consumer after ``error_after`` tokens."""
     error_after: int = 0
@@ -255,6 +256,8 @@ class StandInPrompts:
         tools: Sequence[Mapping[str, object]] | None = None,
         add_generation_prompt: bool = True,
         template_kwargs: Mapping[str, object] | None = None,
+        effort: str | None = None,
+        continue_final: bool = False,
     ) -> StandInPrompt:
         lines = [f"tools: {len(tools)}"] if tools else []
         for index, message in enumerate(messages):
@@ -262,7 +265,12 @@ class StandInPrompts:
             if role not in ("system", "developer", "user", "assistant", "tool"):
                 raise RequestError(f"messages[{index}].role is unknown", field=f"messages[{index}].role")
             lines.append(f"{role}: {message.get('content')}")
-        return self.text("\n".join([*lines, "assistant:"] if add_generation_prompt else lines))
+        if effort is not None:
+            lines.insert(0, f"effort: {effort}")
+        if template_kwargs:
+            lines.insert(0, json.dumps(template_kwargs, sort_keys=True))
+        opens = add_generation_prompt and not continue_final
+        return self.text("\n".join([*lines, "assistant:"] if opens else lines))
 
     def text(self, text: str) -> StandInPrompt:
         if not text:

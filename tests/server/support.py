@@ -20,6 +20,7 @@ from anchorline.server.serve import make_server, open_socket, url_of
 from anchorline.server.state import ServerState
 from anchorline.server.workers import Workers
 from tests.server.standin import ByteTokenizer, StandInEngine, StandInPrompts
+from tests.server.tinyformat import TinyFormat
 
 CREATED = 1_700_000_000
 
@@ -48,7 +49,7 @@ def make_state(
 ) -> ServerState:
     """A state around ``engine`` with fixed time and counted ids."""
     tokenizer = tokenizer or ByteTokenizer()
-    counter = itertools.count(1)
+    counter, call_counter = itertools.count(1), itertools.count(1)
     config = config or ServerConfig(port=0)
     metrics = Metrics()
     metrics.watch_engine(engine.stats)
@@ -69,10 +70,12 @@ def make_state(
         tokenizer=tokenizer,
         served=served,
         metrics=metrics,
+        reply_format=TinyFormat(),
         workers=Workers(threads=config.limits.preparing, waiting=config.limits.preparing_queue),
         wall_clock=lambda: float(CREATED),
         monotonic=lambda: 0.0,
         new_id=lambda: f"{next(counter):024d}",
+        new_call_id=lambda: f"call{next(call_counter):05d}",
         ping_seconds=ping_seconds,
     )
 

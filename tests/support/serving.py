@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from anchorline.cli.serve import Settings, sequences_for, state_of
+from anchorline.cli.serve import Settings, reply_format_of, sequences_for, state_of
 from anchorline.config import ContextConfig, EngineConfig, ModelConfig, ServerConfig
 from anchorline.engine.engine import Engine
 from anchorline.llama.model import Model
@@ -39,7 +39,9 @@ def serving(
     engine = Engine(runtime, engine_config, clock=time.monotonic)
     engine.start()
     try:
-        with listening(build_app(state_of(settings, model, selected, engine)), settings.server) as url:
+        reply_format = reply_format_of(settings.server, selected, model.tokenizer)
+        state = state_of(settings, model, selected, engine, reply_format=reply_format)
+        with listening(build_app(state), settings.server) as url:
             yield LiveServer(url, engine)
     finally:
         engine.close()

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
-
 from anchorline.api.decode import decode_body, json_type
 from anchorline.api.options import ApiContext, CallOptions, CompletionFields, call_options
 from anchorline.api.ranges import Numeric, Range, check_whole
+from anchorline.api.thinking import check_budget, check_effort, check_reasoning_format, template_kwargs
 from anchorline.config import Limits
 from anchorline.errors import RequestError
+from anchorline.output.format import CallMode
 
 _TOOL_CHOICES = ("none", "auto", "required")
 
@@ -23,21 +23,19 @@ class ChatBody(CompletionFields, kw_only=True):
     messages: list[dict[str, Any]]
     tools: list[dict[str, Any]] | None = None
     add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    reasoning_effort: str | None = None
+    enable_thinking: bool | None = None
     tool_choice: str | dict[str, Any] | None = None
     logprobs: bool | None = None
     top_logprobs: Numeric = None
     functions: list[Any] | None = None
-
-
-class ApplyTemplateBody(msgspec.Struct, kw_only=True):
-    """``POST /apply-template`` as sent."""
-
-    messages: list[dict[str, Any]]
-    tools: list[dict[str, Any]] | None = None
-    add_generation_prompt: bool | None = None
-    chat_template_kwargs: dict[str, Any] | None = None
-    return_tokens: bool | None = None
+    modalities: list[str] | None = None
+    reasoning_format: str | None = None
+    reasoning_budget: Numeric = None
+    thinking_budget: Numeric = None
+    thinking_budget_tokens: Numeric = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +46,10 @@ class ChatPrompt:
     tools: list[dict[str, Any]] | None
     add_generation_prompt: bool
     template_kwargs: Mapping[str, Any] | None
+    effort: str | None = None
+    """How much the model should think, one of EFFORTS; None leaves it to the template."""
+    continue_final: bool = False
+    """The last message is the assistant's, and the reply goes on with its text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +58,12 @@ class ChatCall:
 
     prompt: ChatPrompt
     options: CallOptions
+    calls: CallMode = CallMode.AUTO
+    """Where tool calls are looked for; without tools there are none."""
+    split_reasoning: bool = True
+    """Whether reasoning is told apart from content."""
+    reasoning_budget_tokens: int | None = None
+    """Most tokens of a reasoning block before it is closed; None sets no limit."""
 
 
 def parse_chat(raw: bytes, *, context: ApiContext) -> ChatCall:
@@ -65,16 +73,25 @@ def parse_chat(raw: bytes, *, context: ApiContext) -> ChatCall:
     _check_tool_choice(body.tool_choice, tools=prompt.tools)
     if body.functions:
         raise RequestError("functions is not supported; send tools", field="functions", code="unsupported_value")
-    return ChatCall(prompt=prompt, options=call_options(body, context=context, logprobs=_logprobs(body, context)))
+    if set(body.modalities or ()) - {"text"}:
+        raise RequestError('modalities may only be ["text"]', field="modalities", code="unsupported_value")
+    budgets = {name: getattr(body, name) for name in ("thinking_budget", "reasoning_budget", "thinking_budget_tokens")}
+    return ChatCall(
+        prompt=prompt,
+        options=call_options(body, context=context, logprobs=_logprobs(body, context)),
+        calls=CallMode.NONE if body.tool_choice == "none" else CallMode.AUTO,
+        split_reasoning=check_reasoning_format(body.reasoning_format),
+        reasoning_budget_tokens=check_budget(budgets),
+    )
 
 
 def parse_apply_template(raw: bytes, *, limits: Limits) -> tuple[ChatPrompt, bool]:
-    """Decode and check an ``/apply-template`` body: what to render, and whether ids are wanted."""
-    body = decode_body(raw, ApplyTemplateBody)
+    """Check an ``/apply-template`` body, which is that of a chat: what to render, and whether ids are wanted."""
+    body = decode_body(raw, ChatBody)
     return chat_prompt(body, limits=limits), body.return_tokens is True
 
 
-def chat_prompt(body: ChatBody | ApplyTemplateBody, *, limits: Limits) -> ChatPrompt:
+def chat_prompt(body: ChatBody, *, limits: Limits) -> ChatPrompt:
     """Bound and check messages and tools; roles and content are checked where they are rendered."""
     if not body.messages:
         raise RequestError("messages must hold at least one message", field="messages")
@@ -94,8 +111,32 @@ def chat_prompt(body: ChatBody | ApplyTemplateBody, *, limits: Limits) -> ChatPr
         messages=body.messages,
         tools=tools,
         add_generation_prompt=body.add_generation_prompt is not False,
-        template_kwargs=body.chat_template_kwargs or None,
+        template_kwargs=template_kwargs(body.chat_template_kwargs, enable_thinking=body.enable_thinking) or None,
+        effort=check_effort(body.reasoning_effort),
+        continue_final=_continues(body),
     )
+
+
+def _continues(body: ChatBody) -> bool:
+    """Whether the reply goes on with the text of a last message of the assistant's.
+
+    It does unless told otherwise, as in llama-server; vLLM's ``continue_final_message`` insists on it.
+    """
+    last = body.messages[-1]
+    possible = last.get("role") == "assistant" and not last.get("tool_calls") and not last.get("function_call")
+    if not body.continue_final_message:
+        asked = body.continue_final_message is None and body.add_generation_prompt is not False
+        return possible and asked
+    if body.add_generation_prompt:
+        raise RequestError(
+            "continue_final_message and add_generation_prompt exclude each other", field="continue_final_message"
+        )
+    if not possible:
+        raise RequestError(
+            "continue_final_message needs a last message of the assistant's, without tool calls",
+            field="continue_final_message",
+        )
+    return True
 
 
 def _check_tool(tool: dict[str, Any], *, where: str) -> None:
@@ -111,6 +152,13 @@ def _check_tool(tool: dict[str, Any], *, where: str) -> None:
     name = function.get("name")
     if not isinstance(name, str) or not name:
         raise RequestError(f"{where}.function.name must be a string, not empty", field=f"{where}.function.name")
+    parameters = function.get("parameters")
+    if parameters is not None and not isinstance(parameters, dict):
+        raise RequestError(
+            f"{where}.function.parameters must be an object, not {json_type(parameters)}",
+            field=f"{where}.function.parameters",
+            code="invalid_type",
+        )
 
 
 def _check_tool_choice(choice: str | dict[str, Any] | None, *, tools: list[dict[str, Any]] | None) -> None:

@@ -2,16 +2,46 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Literal
+
 import msgspec
 
 from anchorline.api.logprobs import ChatLogprobs, chat_logprobs
-from anchorline.api.reply import Chunk, ChunkWriter, ReplyHead, collect, token_ids
-from anchorline.output.events import ChoiceEvent, ChoiceFinished, ReplyEvent, ReplyFinished, TextDelta
+from anchorline.api.reply import Chunk, ChunkWriter, CollectedChoice, ReplyHead, collect, finish_reason, token_ids
+from anchorline.output.events import (
+    ChoiceEvent,
+    ChoiceFinished,
+    ReasoningDelta,
+    ReplyEvent,
+    ReplyFinished,
+    TextDelta,
+    TokenText,
+    ToolCallDelta,
+    ToolCallFinished,
+    ToolCallStarted,
+)
+
+
+class FunctionDelta(msgspec.Struct, kw_only=True, omit_defaults=True):
+    name: str | None = None
+    arguments: str | None = None
+
+
+class ToolCallChunk(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """What a chunk adds to a call; only its first one says id, type and name."""
+
+    index: int
+    id: str | None = None
+    type: Literal["function"] | None = None
+    function: FunctionDelta
 
 
 class ChatDelta(msgspec.Struct, kw_only=True, omit_defaults=True):
     role: str | None = None
     content: str | None = None
+    reasoning_content: str | None = None
+    tool_calls: list[ToolCallChunk] | None = None
 
 
 class ChatChunkChoice(msgspec.Struct, kw_only=True):
@@ -22,10 +52,23 @@ class ChatChunkChoice(msgspec.Struct, kw_only=True):
     tokens: list[int] | msgspec.UnsetType = msgspec.UNSET
 
 
+class Function(msgspec.Struct, kw_only=True):
+    name: str
+    arguments: str
+
+
+class ToolCall(msgspec.Struct, kw_only=True):
+    id: str
+    type: str = "function"
+    function: Function
+
+
 class ChatMessage(msgspec.Struct, kw_only=True):
     role: str = "assistant"
-    content: str
+    content: str | None
     refusal: None = None
+    reasoning_content: str | msgspec.UnsetType = msgspec.UNSET
+    tool_calls: list[ToolCall] | msgspec.UnsetType = msgspec.UNSET
 
 
 class ChatChoice(msgspec.Struct, kw_only=True):
@@ -51,37 +94,68 @@ class ChatWriter(ChunkWriter):
         if event.choice not in self._opened:
             self._opened.add(event.choice)
             out.append(ChatChunkChoice(index=event.choice, delta=ChatDelta(role="assistant", content="")))
-        if isinstance(event, TextDelta):
-            out.append(self._delta(event))
+        match event:
+            case TextDelta():
+                out.append(self._delta(event.choice, ChatDelta(content=event.text), event.tokens))
+            case ReasoningDelta():
+                out.append(self._delta(event.choice, ChatDelta(reasoning_content=event.text), event.tokens))
+            case ToolCallStarted():
+                out.append(ChatChunkChoice(index=event.choice, delta=_call_opening(event)))
+            case ToolCallDelta():
+                out.append(self._delta(event.choice, _call_arguments(event), event.tokens))
+            case ToolCallFinished() | ChoiceFinished():
+                pass
         return out
 
     def finishing(self, event: ChoiceFinished) -> ChatChunkChoice:
-        return ChatChunkChoice(index=event.choice, delta=ChatDelta(), finish_reason=event.reason.value)
+        return ChatChunkChoice(index=event.choice, delta=ChatDelta(), finish_reason=finish_reason(event))
 
     def whole(self, events: list[ReplyEvent], finished: ReplyFinished) -> Chunk:
-        head, options = self.head, self.head.options
+        choices = collect(events, choices=self.head.options.choices)
         reply = self.chunk(
             [
                 ChatChoice(
                     index=index,
-                    message=ChatMessage(content=choice.text),
-                    logprobs=None
-                    if options.logprobs is None
-                    else chat_logprobs(choice.tokens, tokenizer=head.tokenizer),
+                    message=_message(choice),
+                    logprobs=self._logprobs(choice.tokens),
                     finish_reason=choice.finish_reason,
-                    tokens=token_ids(tuple(choice.tokens), wanted=options.return_tokens),
+                    tokens=token_ids(choice.tokens, wanted=self.head.options.return_tokens),
                 )
-                for index, choice in enumerate(collect(events, choices=options.choices))
+                for index, choice in enumerate(choices)
             ]
         )
         reply.object = "chat.completion"
         return self.complete(reply, finished)
 
-    def _delta(self, event: TextDelta) -> ChatChunkChoice:
-        head, options = self.head, self.head.options
+    def _delta(self, choice: int, delta: ChatDelta, tokens: Sequence[TokenText]) -> ChatChunkChoice:
         return ChatChunkChoice(
-            index=event.choice,
-            delta=ChatDelta(content=event.text),
-            logprobs=None if options.logprobs is None else chat_logprobs(event.tokens, tokenizer=head.tokenizer),
-            tokens=token_ids(event.tokens, wanted=options.return_tokens),
+            index=choice,
+            delta=delta,
+            logprobs=self._logprobs(tokens),
+            tokens=token_ids(tokens, wanted=self.head.options.return_tokens),
         )
+
+    def _logprobs(self, tokens: Sequence[TokenText]) -> ChatLogprobs | None:
+        """Those of every token, be it text, reasoning or a call."""
+        head = self.head
+        return None if head.options.logprobs is None else chat_logprobs(tokens, tokenizer=head.tokenizer)
+
+
+def _call_opening(event: ToolCallStarted) -> ChatDelta:
+    function = FunctionDelta(name=event.name, arguments="")
+    return ChatDelta(tool_calls=[ToolCallChunk(index=event.call, id=event.id, type="function", function=function)])
+
+
+def _call_arguments(event: ToolCallDelta) -> ChatDelta:
+    return ChatDelta(tool_calls=[ToolCallChunk(index=event.call, function=FunctionDelta(arguments=event.arguments))])
+
+
+def _message(choice: CollectedChoice) -> ChatMessage:
+    """Content is null when there is nothing but calls."""
+    text, reasoning = choice.text, choice.reasoning
+    calls = [ToolCall(id=call.id, function=Function(name=call.name, arguments=call.arguments)) for call in choice.calls]
+    return ChatMessage(
+        content=None if calls and not text else text,
+        reasoning_content=reasoning or msgspec.UNSET,
+        tool_calls=calls or msgspec.UNSET,
+    )

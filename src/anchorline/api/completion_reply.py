@@ -43,7 +43,7 @@ class CompletionWriter(ChunkWriter):
                     if options.logprobs is None
                     else text_logprobs(choice.tokens, tokenizer=self.head.tokenizer, offset=0),
                     finish_reason=choice.finish_reason,
-                    tokens=token_ids(tuple(choice.tokens), wanted=options.return_tokens),
+                    tokens=token_ids(choice.tokens, wanted=options.return_tokens),
                 )
                 for index, choice in enumerate(collect(events, choices=options.choices))
             ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -12,8 +13,20 @@ from anchorline.api import sse
 from anchorline.api.errors import ApiError
 from anchorline.api.options import CallOptions
 from anchorline.api.usage import Timings, Usage, timings, usage
+from anchorline.engine.request import FinishReason
 from anchorline.llama.interface import Tokenizer
-from anchorline.output.events import ChoiceEvent, ChoiceFinished, ReplyEvent, ReplyFinished, TextDelta, TokenText
+from anchorline.output.events import (
+    ChoiceEvent,
+    ChoiceFinished,
+    ReasoningDelta,
+    ReplyEvent,
+    ReplyFailed,
+    ReplyFinished,
+    TextDelta,
+    TokenText,
+    ToolCallDelta,
+    ToolCallStarted,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,31 +46,76 @@ class ReplyHead:
 
 
 @dataclass(slots=True)
+class CollectedCall:
+    """One tool call of a reply that is sent whole; its arguments may be cut off when the reply was."""
+
+    id: str
+    name: str
+    argument_parts: list[str] = field(default_factory=list)
+
+    @property
+    def arguments(self) -> str:
+        return "".join(self.argument_parts)
+
+
+@dataclass(slots=True)
 class CollectedChoice:
     """One choice of a reply that is sent whole."""
 
     text_parts: list[str] = field(default_factory=list)
+    reasoning_parts: list[str] = field(default_factory=list)
+    calls: list[CollectedCall] = field(default_factory=list)
     tokens: list[TokenText] = field(default_factory=list)
-    finish_reason: str | None = None
+    """Of text, reasoning and calls, in the order they were generated."""
+    finished: ChoiceFinished | None = None
 
     @property
     def text(self) -> str:
         return "".join(self.text_parts)
 
     @property
+    def reasoning(self) -> str:
+        return "".join(self.reasoning_parts)
+
+    @property
+    def finish_reason(self) -> str | None:
+        return None if self.finished is None else finish_reason(self.finished)
+
+    @property
     def token_ids(self) -> list[int]:
         return [token.token for token in self.tokens]
+
+    def add(self, event: ChoiceEvent) -> None:
+        """Take the next event of this choice."""
+        match event:
+            case TextDelta():
+                self.text_parts.append(event.text)
+                self.tokens.extend(event.tokens)
+            case ReasoningDelta():
+                self.reasoning_parts.append(event.text)
+                self.tokens.extend(event.tokens)
+            case ToolCallStarted():
+                self.calls.append(CollectedCall(event.id, event.name))
+            case ToolCallDelta():
+                self.calls[event.call].argument_parts.append(event.arguments)
+                self.tokens.extend(event.tokens)
+            case ChoiceFinished():
+                self.finished = event
+
+
+def finish_reason(event: ChoiceFinished) -> str:
+    """OpenAI's name for the end of a choice: one that ended by itself after calls waits for their results."""
+    if event.reason is FinishReason.STOP and event.calls:
+        return "tool_calls"
+    return event.reason.value
 
 
 def collect(events: list[ReplyEvent], *, choices: int) -> tuple[CollectedChoice, ...]:
     """Put the events of a finished reply together, choice by choice."""
     collected = tuple(CollectedChoice() for _ in range(choices))
     for event in events:
-        if isinstance(event, TextDelta):
-            collected[event.choice].text_parts.append(event.text)
-            collected[event.choice].tokens.extend(event.tokens)
-        elif isinstance(event, ChoiceFinished):
-            collected[event.choice].finish_reason = event.reason.value
+        if not isinstance(event, ReplyFinished | ReplyFailed):
+            collected[event.choice].add(event)
     return collected
 
 
@@ -175,6 +233,6 @@ class ChunkWriter(ABC):
         return timings(finished.report, render_seconds=head.render_seconds, tokenize_seconds=head.tokenize_seconds)
 
 
-def token_ids(tokens: tuple[TokenText, ...], *, wanted: bool) -> list[int] | msgspec.UnsetType:
+def token_ids(tokens: Sequence[TokenText], *, wanted: bool) -> list[int] | msgspec.UnsetType:
     """Ids for ``return_tokens``; left out when not asked for."""
     return [token.token for token in tokens] if wanted else msgspec.UNSET

@@ -14,16 +14,21 @@ import click
 from anchorline.api.models import Served
 from anchorline.cli import machine
 from anchorline.cli.banner import announce
-from anchorline.cli.logs import FORMATS, LEVELS, set_up_logging
+from anchorline.cli.logs import FORMATS as LOG_FORMATS
+from anchorline.cli.logs import LEVELS, set_up_logging
 from anchorline.cli.options import SettingOption, build, options_of
 from anchorline.cli.signals import handle_with, leave_at_once
 from anchorline.cli.suggest import SuggestingCommand
 from anchorline.cli.values import format_size
 from anchorline.config import ContextConfig, EngineConfig, ModelConfig, ServerConfig
 from anchorline.engine.engine import Engine
+from anchorline.errors import ConfigError
+from anchorline.llama.interface import Tokenizer
 from anchorline.llama.model import Model, load_model
 from anchorline.llama.runtime import LlamaRuntime
 from anchorline.metrics.metrics import Metrics
+from anchorline.output.format import ReplyFormat
+from anchorline.output.formats import FORMATS, detect_format
 from anchorline.prompt.bounds import Budget, bounded
 from anchorline.prompt.builder import PromptBuilder
 from anchorline.prompt.select import SelectedTemplate, select_template, template_tokens
@@ -51,7 +56,7 @@ LOGGING = (
     SettingOption(
         "--log-format",
         section="Logging",
-        type=click.Choice(FORMATS),
+        type=click.Choice(LOG_FORMATS),
         default="text",
         show_default=True,
         help="Log as lines of text or as one JSON object per line.",
@@ -106,12 +111,13 @@ def run(settings: Settings) -> None:
             selected = select_template(
                 settings.server.chat_template, model.info, tokens=template_tokens(model.tokenizer)
             )
+        reply_format = reply_format_of(settings.server, selected, model.tokenizer)
         runtime = LlamaRuntime(model, settings.context, sequences=sequences_for(settings.engine), owns_model=False)
         loaded.callback(runtime.close)
         engine = Engine(runtime, settings.engine, clock=time.monotonic)
         engine.start()
         loaded.pop_all()  # from here on nothing may be freed before the engine's thread has ended
-        state = state_of(settings, model, selected, engine)
+        state = state_of(settings, model, selected, engine, reply_format=reply_format)
         facts = facts_of(settings, model, selected, engine, url=url_of(listener))
         try:
             serve_app(build_app(state), settings.server, listener=listener, ready=lambda: announce(facts))
@@ -131,7 +137,18 @@ def sequences_for(config: EngineConfig) -> int:
     return config.parallel + (config.resident_idle if config.cache else 0)
 
 
-def state_of(settings: Settings, model: Model, selected: SelectedTemplate, engine: Engine) -> ServerState:
+def reply_format_of(config: ServerConfig, selected: SelectedTemplate, tokenizer: Tokenizer) -> ReplyFormat:
+    """The format that --tool-format names, or the one that the template for tools shows. Raises ConfigError."""
+    if config.tool_format is None:
+        return detect_format(selected.tool_template.source, tokenizer.control_tokens.keys())
+    if config.tool_format not in FORMATS:
+        raise ConfigError(f"--tool-format: {config.tool_format!r} is not known; known are {', '.join(sorted(FORMATS))}")
+    return FORMATS[config.tool_format]
+
+
+def state_of(
+    settings: Settings, model: Model, selected: SelectedTemplate, engine: Engine, *, reply_format: ReplyFormat
+) -> ServerState:
     """What the routes work with."""
     metrics = Metrics()
     metrics.watch_engine(engine.stats)
@@ -153,6 +170,7 @@ def state_of(settings: Settings, model: Model, selected: SelectedTemplate, engin
             created=int(time.time()),
         ),
         metrics=metrics,
+        reply_format=reply_format,
         workers=Workers(threads=settings.server.limits.preparing, waiting=settings.server.limits.preparing_queue),
     )
 

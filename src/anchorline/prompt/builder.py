@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -15,6 +15,7 @@ from anchorline.cache.prompt import Cut, Prompt
 from anchorline.errors import RequestError
 from anchorline.llama.interface import TokenArray, Tokenizer
 from anchorline.prompt.cuts import CutFinder, CutPoints
+from anchorline.prompt.effort import effort_kwargs
 from anchorline.prompt.fingerprint import fingerprint_of_json, tool_json
 from anchorline.prompt.guard import Guard, Guarded
 from anchorline.prompt.messages import Message, merge_system, normalise_messages, split_parallel_calls, system_count
@@ -48,6 +49,8 @@ class _Request:
     now: datetime
     bos: str
     eos: str
+    begun: str
+    """Guarded text of a reply that is to be continued; it stands behind the generation prompt."""
 
     def render(self, messages: Sequence[Message], *, add_generation_prompt: bool = False) -> str:
         """Guarded text of guarded messages. Raises RequestError when the template refuses them."""
@@ -134,15 +137,19 @@ class PromptBuilder:
         tools: Sequence[Mapping[str, Any]] | None = None,
         add_generation_prompt: bool = True,
         template_kwargs: Mapping[str, Any] | None = None,
+        effort: str | None = None,
+        continue_final: bool = False,
     ) -> BuiltPrompt:
         """The prompt of a chat request, with cuts.
 
-        ``messages`` and ``tools`` are decoded JSON as the client sent it. Raises RequestError naming
-        the field that cannot be used.
+        ``messages`` and ``tools`` are decoded JSON as the client sent it. ``effort`` (one of EFFORTS) is put
+        into the words that the template knows. With ``continue_final`` the prompt ends with the text of
+        the last message behind the generation prompt. Raises RequestError naming the field that cannot be used.
         """
         watch = _Watch()
-        request = self._request(messages, tools, template_kwargs)
-        text = request.render(request.guarded.messages, add_generation_prompt=add_generation_prompt)
+        request = self._request(messages, tools, template_kwargs, effort=effort, continue_final=continue_final)
+        opened = add_generation_prompt or continue_final
+        text = request.render(request.guarded.messages, add_generation_prompt=opened) + request.begun
         watch.lap()
         tokenized = self.tokenizer.tokenize(text, request.guarded.guard)
         tokens = self._with_bos(tokenized)
@@ -153,7 +160,7 @@ class PromptBuilder:
             request.render,
             head_key=request.head_key(),
             time_key=request.time_key(),
-            generation=add_generation_prompt,
+            generation=opened,
         )
         prompt = self._prompt(tokens, tokenized, points, request)
         plain_text = text.replace(request.guarded.guard, "")
@@ -208,6 +215,9 @@ class PromptBuilder:
         messages: Sequence[Any],
         tools: Sequence[Mapping[str, Any]] | None,
         template_kwargs: Mapping[str, Any] | None,
+        *,
+        effort: str | None = None,
+        continue_final: bool = False,
     ) -> _Request:
         normal = normalise_messages(messages)
         kwargs = template_kwargs or {}
@@ -217,8 +227,14 @@ class PromptBuilder:
         # Calls and results without their tools are shown as they were when the tools were there.
         speaks_of_tools = bool(tools) or any(m["role"] == "tool" or "tool_calls" in m for m in normal)
         voice = self._tools if speaks_of_tools else self._plain
+        if effort is not None:
+            kwargs = {**effort_kwargs(effort, voice.capabilities.efforts), **kwargs}
         guarded = voice.guard.guard(normal, tools=tools or None, tools_json=tools_json, kwargs=kwargs)
-        return _Request(voice, guarded, tools_json, self._clock(), self._tokens.bos, self._tokens.eos)
+        begun = ""
+        if continue_final:
+            *before, last = guarded.messages
+            guarded, begun = replace(guarded, messages=before), last["content"]
+        return _Request(voice, guarded, tools_json, self._clock(), self._tokens.bos, self._tokens.eos, begun)
 
     def _with_bos(self, tokenized: TokenizedText) -> TokenArray:
         tokens, bos = tokenized.tokens, self._tokenizer.bos

@@ -10,6 +10,7 @@ from typing import Any
 
 from anchorline.errors import ConfigError, RequestError
 from anchorline.prompt.bounds import TemplateLimit
+from anchorline.prompt.effort import known_efforts
 from anchorline.prompt.template import ChatTemplate
 
 _TOOL_NAME = "probe_lookup"
@@ -56,6 +57,8 @@ class Capabilities:
     """Wants the arguments of a tool call as JSON text instead of an object."""
     parallel_calls: bool
     """Takes several tool calls in one message."""
+    efforts: tuple[str, ...] = ()
+    """Values of ``reasoning_effort`` that it knows; none when it reads no such option."""
 
 
 def probe(template: ChatTemplate, tokens: TemplateTokens) -> Capabilities:
@@ -76,6 +79,16 @@ def probe(template: ChatTemplate, tokens: TemplateTokens) -> Capabilities:
         null_call_content=form.null_content,
         text_arguments=form.text_arguments,
         parallel_calls=form.parallel,
+        efforts=_efforts(template, tokens, [user]),
+    )
+
+
+def _efforts(template: ChatTemplate, tokens: TemplateTokens, messages: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    if "reasoning_effort" not in template.source:
+        return ()
+    return known_efforts(
+        template.literals,
+        lambda effort: bool(_render(template, tokens, messages, kwargs={"reasoning_effort": effort})),
     )
 
 
@@ -118,6 +131,7 @@ def _render(
     messages: Sequence[Mapping[str, Any]],
     *,
     tools: Sequence[Mapping[str, Any]] | None = None,
+    kwargs: Mapping[str, Any] | None = None,
 ) -> str:
     try:
         return template.render(
@@ -126,7 +140,7 @@ def _render(
             add_generation_prompt=True,
             bos_token=tokens.bos,
             eos_token=tokens.eos,
-            kwargs={},
+            kwargs=kwargs or {},
             now=_NOW,
         )
     except TemplateLimit as error:

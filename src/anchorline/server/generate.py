@@ -79,7 +79,9 @@ class GenerationResponse(Response):
         state, call = self._state, self._call
         bridge = EventBridge(asyncio.get_running_loop())
         options = call.options
-        reply = Reply(state.tokenizer, choices=options.choices, stop=options.stop, emit=bridge.emit)
+        reply = Reply(
+            state.tokenizer, choices=options.choices, stop=options.stop, spelled=call.spelled, emit=bridge.emit
+        )
         state.engine.submit(call.request, reply)
         watcher = asyncio.create_task(self._watch(receive, bridge))
         try:

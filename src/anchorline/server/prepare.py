@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from anchorline.api.chat import ChatCall, parse_chat
+from anchorline.api.chat import ChatCall, ChatPrompt, parse_chat
 from anchorline.api.chat_reply import ChatWriter
 from anchorline.api.completion_reply import CompletionWriter
 from anchorline.api.completions import parse_completion
@@ -13,8 +13,12 @@ from anchorline.api.options import CallOptions, clamp_max_tokens
 from anchorline.api.reply import ReplyHead, ReplyWriter
 from anchorline.engine.request import GenerationRequest
 from anchorline.errors import RequestError
+from anchorline.output.format import CallMode, ReplyContext
 from anchorline.output.parser import PlainParser, ReplyParser
-from anchorline.server.state import BuiltPrompt, ServerState
+from anchorline.server.state import BuiltPrompt, Prompts, ServerState
+
+PROMPT_END_CHARACTERS = 200
+"""As much of the prompt as a parser gets to see."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +29,8 @@ class PreparedCall:
     options: CallOptions
     parser: ReplyParser
     writer: ReplyWriter
+    spelled: frozenset[int] = frozenset()
+    """Control tokens whose text the parser needs."""
 
 
 Prepare = Callable[[bytes, ServerState, float], PreparedCall]
@@ -49,15 +55,39 @@ def prepare_chat_call(
     field: str = "messages",
 ) -> PreparedCall:
     """Render a chat request of any protocol; ``field`` is its name for the messages."""
-    built = state.prompts.chat(
-        call.prompt.messages,
-        tools=call.prompt.tools,
-        add_generation_prompt=call.prompt.add_generation_prompt,
-        template_kwargs=call.prompt.template_kwargs,
-    )
+    built = build_chat(call.prompt, state.prompts)
     head = _head(state, id, built, call.options)
     request = _request(state, head, built, field=field, received_seconds=received_seconds)
-    return PreparedCall(request=request, options=call.options, parser=PlainParser(), writer=writer(head))
+    controls, reply_format = state.tokenizer.control_tokens, state.reply_format
+    return PreparedCall(
+        request=request,
+        options=call.options,
+        parser=reply_format.parser(_reply_context(call, state, prompt_end=built.text[-PROMPT_END_CHARACTERS:])),
+        writer=writer(head),
+        spelled=frozenset(controls[text] for text in reply_format.spelled if text in controls),
+    )
+
+
+def build_chat(prompt: ChatPrompt, prompts: Prompts) -> BuiltPrompt:
+    """Render and tokenise. Raises RequestError naming the field that cannot be used."""
+    return prompts.chat(
+        prompt.messages,
+        tools=prompt.tools,
+        add_generation_prompt=prompt.add_generation_prompt,
+        template_kwargs=prompt.template_kwargs,
+        effort=prompt.effort,
+        continue_final=prompt.continue_final,
+    )
+
+
+def _reply_context(call: ChatCall, state: ServerState, *, prompt_end: str) -> ReplyContext:
+    functions = [tool["function"] for tool in call.prompt.tools or ()]
+    return ReplyContext(
+        prompt_end=prompt_end,
+        tools={function["name"]: function.get("parameters") or {} for function in functions},
+        calls=call.calls if functions else CallMode.NONE,
+        new_call_id=state.new_call_id,
+    )
 
 
 def prepare_completion(raw: bytes, state: ServerState, received_seconds: float) -> PreparedCall:

@@ -19,6 +19,7 @@ from anchorline.api.tokens import (
 )
 from anchorline.metrics.metrics import CONTENT_TYPE
 from anchorline.server.body import read_body
+from anchorline.server.prepare import build_chat
 from anchorline.server.responses import error_response, json_response
 from anchorline.server.state import ServerState
 
@@ -107,12 +108,7 @@ class Routes:
 
     def _apply_template(self, raw: bytes) -> dict[str, Any]:
         prompt, return_tokens = parse_apply_template(raw, limits=self._state.config.limits)
-        built = self._state.prompts.chat(
-            prompt.messages,
-            tools=prompt.tools,
-            add_generation_prompt=prompt.add_generation_prompt,
-            template_kwargs=prompt.template_kwargs,
-        )
+        built = build_chat(prompt, self._state.prompts)
         reply: dict[str, Any] = {"prompt": built.text}
         if return_tokens:
             reply["tokens"] = built.prompt.tokens.tolist()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import string
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,10 +18,13 @@ from anchorline.engine.request import GenerationRequest, ReplyConsumer
 from anchorline.engine.stats import EngineStats
 from anchorline.llama.interface import Tokenizer
 from anchorline.metrics.metrics import Metrics
+from anchorline.output.format import ReplyFormat
 from anchorline.prompt.bounds import Budget, bounded
 from anchorline.server.workers import Workers
 
 T = TypeVar("T")
+
+_LETTERS = string.ascii_letters + string.digits
 
 
 class BuiltPrompt(Protocol):
@@ -49,6 +53,8 @@ class Prompts(Protocol):
         tools: Sequence[Mapping[str, Any]] | None = None,
         add_generation_prompt: bool = True,
         template_kwargs: Mapping[str, Any] | None = None,
+        effort: str | None = None,
+        continue_final: bool = False,
     ) -> BuiltPrompt: ...
 
     def text(self, text: str) -> BuiltPrompt: ...
@@ -83,6 +89,11 @@ def _new_id() -> str:
     return secrets.token_hex(12)
 
 
+def _new_call_id() -> str:
+    """Nine letters and digits: Mistral's templates refuse every other id of a tool call."""
+    return "".join(secrets.choice(_LETTERS) for _ in range(9))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerState:
     """Everything a route needs; shared by all requests, never changed."""
@@ -94,9 +105,12 @@ class ServerState:
     served: Served
     metrics: Metrics
     workers: Workers
+    reply_format: ReplyFormat
+    """How the model writes reasoning and tool calls."""
     wall_clock: Callable[[], float] = time.time
     monotonic: Callable[[], float] = time.monotonic
     new_id: Callable[[], str] = _new_id
+    new_call_id: Callable[[], str] = _new_call_id
     ping_seconds: float = 10.0
     """A stream that stays silent this long sends a comment, so that clients do not give up."""
 
