@@ -25,7 +25,17 @@ from anchorline.errors import (
     RequestError,
 )
 from anchorline.llama.interface import TokenLogprob
-from anchorline.output.events import ChoiceFinished, ReplyEvent, ReplyFinished, TextDelta, TokenText
+from anchorline.output.events import (
+    ChoiceFinished,
+    ReasoningDelta,
+    ReplyEvent,
+    ReplyFinished,
+    TextDelta,
+    TokenText,
+    ToolCallDelta,
+    ToolCallFinished,
+    ToolCallStarted,
+)
 from tests.api.support import chat, completion
 from tests.server.standin import ByteTokenizer
 
@@ -137,6 +147,77 @@ def test_a_whole_chat_reply_puts_interleaved_choices_in_order() -> None:
     assert [choice["tokens"] for choice in reply["choices"]] == [[97], [98, 100]]
     assert reply["object"] == "chat.completion"
     assert "tokens" not in msgspec.to_builtins(ChatWriter(head(chat())).whole(events[1:2], END))["choices"][0]
+
+
+CALLS: list[ReplyEvent] = [
+    ReasoningDelta(0, "Hm", (token(b"m"),)),
+    ToolCallStarted(0, 0, "c1", "look"),
+    ToolCallDelta(0, 0, '{"a"', (token(b"a"),)),
+    ToolCallStarted(1, 0, "c2", "look"),
+    ToolCallDelta(0, 0, ":1}", (token(b"1"),)),
+    ToolCallFinished(0, 0),
+    ToolCallStarted(0, 1, "c3", "take"),
+    ToolCallDelta(0, 1, "{}"),
+    ToolCallFinished(0, 1),
+    ChoiceFinished(0, FinishReason.STOP, None, 2),
+    ToolCallDelta(1, 0, '{"b'),
+    ChoiceFinished(1, FinishReason.LENGTH, None, 0),
+    END,
+]
+"""Two choices; the second is cut off within its call."""
+
+
+def test_calls_are_streamed_by_index_and_named_once() -> None:
+    chunks = streamed(ChatWriter(head(chat(n=2))), CALLS)
+    shown = [(c["choices"][0]["index"], c["choices"][0]["delta"], c["choices"][0]["finish_reason"]) for c in chunks]
+    opening = {"role": "assistant", "content": ""}
+
+    def arguments(call: int, text: str) -> dict[str, Any]:
+        return {"tool_calls": [{"index": call, "function": {"arguments": text}}]}
+
+    def start(call: int, id: str, name: str) -> dict[str, Any]:
+        function = {"name": name, "arguments": ""}
+        return {"tool_calls": [{"index": call, "id": id, "type": "function", "function": function}]}
+
+    assert shown == [
+        (0, opening, None),
+        (0, {"reasoning_content": "Hm"}, None),
+        (0, start(0, "c1", "look"), None),
+        (0, arguments(0, '{"a"'), None),
+        (1, opening, None),
+        (1, start(0, "c2", "look"), None),
+        (0, arguments(0, ":1}"), None),
+        (0, start(1, "c3", "take"), None),
+        (0, arguments(1, "{}"), None),
+        (0, {}, "tool_calls"),
+        (1, arguments(0, '{"b'), None),
+        (1, {}, "length"),
+    ]
+
+
+def test_whole_replies_hold_calls_and_reasoning_beside_a_content_of_null() -> None:
+    reply = msgspec.to_builtins(ChatWriter(head(chat(n=2, return_tokens=True))).whole(CALLS, END))
+    first, second = reply["choices"]
+    assert first["message"] == {
+        "role": "assistant",
+        "content": None,
+        "refusal": None,
+        "reasoning_content": "Hm",
+        "tool_calls": [
+            {"id": "c1", "type": "function", "function": {"name": "look", "arguments": '{"a":1}'}},
+            {"id": "c3", "type": "function", "function": {"name": "take", "arguments": "{}"}},
+        ],
+    }
+    assert (first["finish_reason"], second["finish_reason"]) == ("tool_calls", "length")
+    assert first["tokens"] == [ord("m"), ord("a"), ord("1")]
+    assert second["message"]["tool_calls"][0]["function"] == {"name": "look", "arguments": '{"b'}
+    assert "reasoning_content" not in second["message"]
+
+
+def test_content_next_to_a_call_stays() -> None:
+    events: list[ReplyEvent] = [delta(0, "So:"), *CALLS[1:3], ChoiceFinished(0, FinishReason.STOP, None, 1), END]
+    message = msgspec.to_builtins(ChatWriter(head(chat())).whole(events, END))["choices"][0]["message"]
+    assert (message["content"], len(message["tool_calls"])) == ("So:", 1)
 
 
 def test_chat_logprobs_carry_bytes_and_no_infinity() -> None:
