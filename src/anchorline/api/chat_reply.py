@@ -95,6 +95,8 @@ class ChatWriter(ChunkWriter):
             self._opened.add(event.choice)
             out.append(ChatChunkChoice(index=event.choice, delta=ChatDelta(role="assistant", content="")))
         match event:
+            case TextDelta(text="") if not self._shows_tokens:
+                pass  # only markers' tokens: a client might take an empty text for a part of the answer
             case TextDelta():
                 out.append(self._delta(event.choice, ChatDelta(content=event.text), event.tokens))
             case ReasoningDelta():
@@ -126,6 +128,10 @@ class ChatWriter(ChunkWriter):
         )
         reply.object = "chat.completion"
         return self.complete(reply, finished)
+
+    @property
+    def _shows_tokens(self) -> bool:
+        return self.head.options.return_tokens or self.head.options.logprobs is not None
 
     def _delta(self, choice: int, delta: ChatDelta, tokens: Sequence[TokenText]) -> ChatChunkChoice:
         return ChatChunkChoice(
