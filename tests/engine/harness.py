@@ -8,7 +8,7 @@ from anchorline.cache.prompt import Cut, CutKind, Prompt
 from anchorline.config import EngineConfig
 from anchorline.engine.engine import make_cache
 from anchorline.engine.loop import EngineLoop
-from anchorline.engine.request import CallReport, GenerationRequest
+from anchorline.engine.request import CallReport, GenerationRequest, TokenForcer
 from anchorline.engine.stream import Call, open_call
 from anchorline.llama.interface import SamplingParams
 from tests.support.consumer import Recorder
@@ -73,6 +73,7 @@ class Harness:
         choices: int = 1,
         seed: int | None = None,
         use_cache: bool = True,
+        forcer: TokenForcer | None = None,
         recorder: Recorder | None = None,
     ) -> tuple[Call, Recorder]:
         request = GenerationRequest(
@@ -82,6 +83,7 @@ class Harness:
             max_tokens=max_tokens,
             choices=choices,
             use_cache=use_cache,
+            forcer=forcer,
             received_seconds=self.clock(),
         )
         recorder = recorder or Recorder()

@@ -109,6 +109,16 @@ def test_penalties_accept_what_was_drawn(runtime: LlamaRuntime, decoded: Logits)
     assert second != first
 
 
+def test_penalties_accept_what_was_chosen_elsewhere(runtime: LlamaRuntime, decoded: Logits) -> None:
+    best = int(decoded.argmax())
+    sampler = runtime.sampler(replace(GREEDY, presence_penalty=20.0), NOTHING)
+    sampler.accept(best)
+    assert sampler.sample(LAST) != best
+    sampler.close()
+    with pytest.raises(AssertionError, match="closed"):
+        sampler.accept(best)
+
+
 def test_dry_breaks_repetition(runtime: LlamaRuntime, decoded: Logits) -> None:
     best = int(decoded.argmax())
     history = np.array([20, 21, 22, 23, best, 30, 31, 20, 21, 22, 23], np.int32)

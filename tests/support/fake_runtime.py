@@ -140,9 +140,15 @@ class FakeSampler:
     def __init__(self, runtime: FakeRuntime, salt: int) -> None:
         self._runtime = runtime
         self._salt = salt
+        self.accepted: list[int] = []
 
     def sample(self, output_index: int) -> int:
-        return next_token(self._runtime.outputs[output_index], self._salt)
+        token = next_token(self._runtime.outputs[output_index], self._salt)
+        self.accept(token)
+        return token
+
+    def accept(self, token: int) -> None:
+        self.accepted.append(token)
 
     def close(self) -> None:
         pass

@@ -230,8 +230,7 @@ class EngineLoop:
     def _sample(self, stream: Stream, output: int) -> None:
         """Choose the stream's next token and hand it on; sets ``finish`` when it was the last."""
         call = stream.call
-        assert stream.sampler is not None
-        token = stream.sampler.sample(output)
+        token = self._choose(stream, output)
         if call.first_token_seconds is None:
             call.first_token_seconds = self._clock()
         if self.runtime.is_end_of_generation(token):
@@ -247,6 +246,16 @@ class EngineLoop:
             stream.finish = FinishReason.STOP
         elif stream.generated == call.max_tokens:
             stream.finish = FinishReason.LENGTH
+
+    def _choose(self, stream: Stream, output: int) -> int:
+        """The token that the call's forcer wants, else the one that the sampler draws."""
+        assert stream.sampler is not None
+        forcer = stream.call.request.forcer
+        forced = None if forcer is None else forcer.force(stream.choice, stream.reply)
+        if forced is None:
+            return stream.sampler.sample(output)
+        stream.sampler.accept(forced)
+        return forced
 
     # -- ends ---------------------------------------------------------------------------------
 

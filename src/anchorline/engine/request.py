@@ -8,7 +8,7 @@ from typing import Protocol
 
 from anchorline.cache.prompt import Prompt
 from anchorline.errors import AnchorlineError
-from anchorline.llama.interface import SamplingParams, TokenLogprob
+from anchorline.llama.interface import SamplingParams, TokenArray, TokenLogprob
 
 
 class FinishReason(StrEnum):
@@ -16,6 +16,20 @@ class FinishReason(StrEnum):
     """An end-of-generation token, or the consumer found a stop string."""
     LENGTH = "length"
     """``max_tokens`` or the end of the context was reached."""
+
+
+class TokenForcer(Protocol):
+    """Chooses tokens of one call's reply in the sampler's place.
+
+    Called on the engine thread before each token: must be quick, must not block or raise.
+    """
+
+    def force(self, choice: int, generated: TokenArray) -> int | None:
+        """The id that has to follow ``generated``, the reply of ``choice`` so far; None leaves it to the sampler.
+
+        ``generated`` is a view that holds for this call alone. An end-of-generation id ends the choice.
+        """
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +45,8 @@ class GenerationRequest:
     """Continuations of the one prefill (``n``), ≤ --parallel."""
     logprobs: int | None = None
     """How many alternatives to report per token; None reports no log-probabilities at all."""
+    forcer: TokenForcer | None = None
+    """Has a say in every token; None leaves them all to the sampler."""
     use_cache: bool = True
     """False neither restores nor saves (``cache_prompt: false``)."""
     received_seconds: float = 0.0

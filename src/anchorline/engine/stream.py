@@ -15,7 +15,7 @@ from anchorline.engine.request import (
     PlanKind,
     ReplyConsumer,
 )
-from anchorline.llama.interface import Sampler, SamplingParams
+from anchorline.llama.interface import Sampler, SamplingParams, TokenArray
 
 BUFFER_SPARE_TOKENS = 256
 
@@ -122,6 +122,11 @@ class Stream:
     def in_prompt(self) -> bool:
         """Whether prompt tokens are still to be decoded."""
         return self.live is None or self.live.length < len(self.call.prompt)
+
+    @property
+    def reply(self) -> TokenArray:
+        """A view of what was generated so far."""
+        return self.buffer.view(len(self.call.prompt), self.buffer.count)
 
     @property
     def sampling(self) -> SamplingParams:

@@ -123,6 +123,10 @@ class Sampler(Protocol):
         """Choose from the logits at ``output_index`` of the last ``decode``; accepts the token."""
         ...
 
+    def accept(self, token: int) -> None:
+        """Take note of a token that was chosen elsewhere, as if it had been sampled."""
+        ...
+
     def close(self) -> None:
         """Free the chain. Idempotent."""
         ...

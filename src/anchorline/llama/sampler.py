@@ -38,6 +38,10 @@ class LlamaSampler:
         token: int = self._sample(self._chain, self._context, output_index)
         return token
 
+    def accept(self, token: int) -> None:
+        assert self._chain is not None, "the sampler is closed"
+        api.llama_sampler_accept(self._chain, token)
+
     def close(self) -> None:
         if self._chain is not None:
             api.llama_sampler_free(self._chain)
