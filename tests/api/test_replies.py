@@ -214,7 +214,9 @@ def test_whole_replies_hold_calls_and_reasoning_beside_a_content_of_null() -> No
     assert "reasoning_content" not in second["message"]
 
 
-@pytest.mark.parametrize(("fields", "shown"), [({}, False), ({"return_tokens": True}, True), ({"logprobs": True}, True)])
+@pytest.mark.parametrize(
+    ("fields", "shown"), [({}, False), ({"return_tokens": True}, True), ({"logprobs": True}, True)]
+)
 def test_tokens_without_text_are_shown_only_to_who_asked_for_tokens(fields: dict[str, Any], shown: bool) -> None:
     chunks = streamed(ChatWriter(head(chat(**fields))), [*CALLS[1:3], delta(0, "", token(b"]", logprob=-1.0))])
     assert (chunks[-1]["choices"][0]["delta"] == {"content": ""}) == shown

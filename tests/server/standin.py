@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import threading
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -179,7 +179,7 @@ class StandInEngine:
         script, generated = self.script, 0
         for choice in range(request.choices):
             reason = FinishReason.STOP
-            for position, token in enumerate(script.reply):
+            for position, token in enumerate(self._tokens(request, choice)):
                 if position == request.max_tokens:
                     reason = FinishReason.LENGTH
                     break
@@ -195,6 +195,19 @@ class StandInEngine:
                     break
             consumer.on_finish(choice, reason)
         consumer.on_done(self._report(request, generated))
+
+    def _tokens(self, request: GenerationRequest, choice: int) -> Iterator[int]:
+        """The script's tokens, between them those that the request's forcer asks for."""
+        said: list[int] = []
+        for token in self.script.reply:
+            while request.forcer is not None:
+                forced = request.forcer.force(choice, np.array(said, dtype=np.int32))
+                if forced is None:
+                    break
+                said.append(forced)
+                yield forced
+            said.append(token)
+            yield token
 
     def _may_go_on(self, request_id: str) -> bool:
         with self._changed:
@@ -286,6 +299,9 @@ class StandInPrompts:
             ids.extend(rest[0].encode())
             rest = rest[1:]
         return StandInPrompt(Prompt(tokens=np.array(ids, dtype=np.int32)), text)
+
+    def fragment(self, text: str) -> tuple[int, ...]:
+        return tuple(text.encode())
 
     def tokens(self, ids: Sequence[int]) -> StandInPrompt:
         for index, token in enumerate(ids):

@@ -24,6 +24,7 @@ TOOLS = [
 ]
 BODY: dict[str, Any] = {"messages": [{"role": "user", "content": "hi"}], "tools": TOOLS}
 Answers = Callable[[str, list[str]], tuple[dict[str, Any], list[dict[str, Any]]]]
+PIECES = ["(", ")", "[look|", "[", "]", "{", "a", "b", '"']
 REPLY = b'(Hm.)So:[look|{"a":1}][take|{}]'
 
 
@@ -122,7 +123,9 @@ def answers() -> Iterator[Answers]:
 
 @settings(deadline=None)
 @given(
-    reply=st.lists(st.sampled_from(["(", ")", "[look|", "[", "]", "{", "a", "b", '"']), min_size=1, max_size=20).map("".join),
+    reply=st.lists(st.sampled_from(["(", ")", "[look|", "[", "]", "{", "a", "b", '"']), min_size=1, max_size=20).map(
+        "".join
+    ),
     stop=st.lists(st.sampled_from(["a", "]", '"b', ")("]), max_size=2),
 )
 def test_streamed_and_whole_replies_agree(answers: Answers, reply: str, stop: list[str]) -> None:
@@ -143,3 +146,30 @@ def test_streamed_and_whole_replies_agree(answers: Answers, reply: str, stop: li
     assert said["reasoning_content"] == whole["message"].get("reasoning_content", "")
     assert calls == [call["function"] for call in whole["message"].get("tool_calls", ())]
     assert (said["tokens"], said["finish_reason"]) == (whole["tokens"], whole["finish_reason"])
+
+
+async def test_the_reasoning_may_stay_in_the_content(here: Site) -> None:
+    here.engine.script.reply = REPLY
+    reply = await message(here, reasoning_format="none")
+    assert reply["content"] == "(Hm.)So:"
+    assert len(reply["tool_calls"]) == 2
+    assert "reasoning_content" not in reply
+    here.engine.script.reply = b"Hm.)So"
+    reply = await message(here, reasoning_format="none", messages=[{"role": "assistant", "content": "("}])
+    assert reply["content"] == "Hm.)So"
+
+
+@pytest.mark.parametrize("field", ["thinking_budget", "reasoning_budget", "thinking_budget_tokens"])
+async def test_a_block_that_has_used_up_its_budget_is_closed(here: Site, field: str) -> None:
+    here.engine.script.reply = b"x(thoughts"
+    reply = await message(here, **{field: 3})
+    assert (reply["content"], reply["reasoning_content"]) == ("xughts", "tho")
+    reply = await message(here, **{field: -1})
+    assert reply["reasoning_content"] == "thoughts"
+
+
+async def test_a_budget_of_nothing_closes_the_block_that_the_prompt_opened(here: Site) -> None:
+    here.engine.script.reply = b"abc"
+    reply = await message(here, messages=[{"role": "assistant", "content": "("}], thinking_budget=0, n=2)
+    assert reply["content"] == "abc"
+    assert "reasoning_content" not in reply

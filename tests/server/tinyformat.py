@@ -21,7 +21,7 @@ from anchorline.output.events import (
     ToolCallFinished,
     ToolCallStarted,
 )
-from anchorline.output.format import CallMode, CallTag, ReplyContext
+from anchorline.output.format import CallMode, CallTag, ReasoningTags, ReplyContext
 from anchorline.output.parser import ReplyParser
 
 
@@ -100,6 +100,7 @@ class TinyFormat:
 
     name = "tiny"
     spelled = frozenset({"<|im_start|>", "<|absent|>"})
+    reasoning: ReasoningTags | None = ReasoningTags(begin="(", end=")")
 
     def parser(self, context: ReplyContext) -> ReplyParser:
         return _TinyParser(context)

@@ -157,7 +157,13 @@ def state_of(
     return ServerState(
         config=settings.server,
         engine=engine,
-        prompts=PromptBuilder(tokenizer, selected, clock=datetime.now, all_cuts=settings.engine.exact),
+        prompts=PromptBuilder(
+            tokenizer,
+            selected,
+            clock=datetime.now,
+            all_cuts=settings.engine.exact,
+            reasoning=reply_format.reasoning,
+        ),
         tokenizer=tokenizer,
         served=Served(
             name=settings.server.model_alias or model.info.name,

@@ -43,6 +43,20 @@ class CallTag:
     """The beginning of ``begin`` by which any call is recognised."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReasoningTags:
+    """What a format writes around a block of reasoning; control tokens as their texts."""
+
+    begin: str
+    end: str
+    answer: str = ""
+    """What has to stand before an answer that follows no reasoning."""
+
+    def opened_by(self, prompt_end: str) -> bool:
+        """Whether a prompt that ends like this has opened a block."""
+        return prompt_end.rstrip().endswith(self.begin.rstrip())
+
+
 class ReplyFormat(Protocol):
     """One format."""
 
@@ -54,6 +68,11 @@ class ReplyFormat(Protocol):
     @property
     def spelled(self) -> frozenset[str]:
         """Texts of the control tokens that have to be spelled out for the parser; all others are dropped."""
+        ...
+
+    @property
+    def reasoning(self) -> ReasoningTags | None:
+        """None for formats without reasoning."""
         ...
 
     def parser(self, context: ReplyContext) -> ReplyParser:

@@ -14,6 +14,7 @@ import numpy as np
 from anchorline.cache.prompt import Cut, Prompt
 from anchorline.errors import RequestError
 from anchorline.llama.interface import TokenArray, Tokenizer
+from anchorline.output.format import ReasoningTags
 from anchorline.prompt.cuts import CutFinder, CutPoints
 from anchorline.prompt.effort import effort_kwargs
 from anchorline.prompt.fingerprint import fingerprint_of_json, tool_json
@@ -49,8 +50,8 @@ class _Request:
     now: datetime
     bos: str
     eos: str
-    begun: str
-    """Guarded text of a reply that is to be continued; it stands behind the generation prompt."""
+    begun: Message | None
+    """Guarded message that the reply continues; its text stands behind the generation prompt."""
 
     def render(self, messages: Sequence[Message], *, add_generation_prompt: bool = False) -> str:
         """Guarded text of guarded messages. Raises RequestError when the template refuses them."""
@@ -114,13 +115,20 @@ class PromptBuilder:
 
     Tokens are a function of the request (and the time) alone. The cuts of a long conversation also
     depend on what was asked before, unless ``all_cuts``: then all of them are found every time.
-    ``clock`` gives the local time that templates may show.
+    ``clock`` gives the local time that templates may show, ``reasoning`` how the model writes its thoughts.
     """
 
     def __init__(
-        self, tokenizer: Tokenizer, selected: SelectedTemplate, *, clock: Clock, all_cuts: bool = False
+        self,
+        tokenizer: Tokenizer,
+        selected: SelectedTemplate,
+        *,
+        clock: Clock,
+        all_cuts: bool = False,
+        reasoning: ReasoningTags | None = None,
     ) -> None:
         self._tokenizer = tokenizer
+        self._reasoning = reasoning
         self._clock = clock
         self._tokens = template_tokens(tokenizer)
         self.tokenizer = PromptTokenizer(tokenizer)
@@ -149,7 +157,9 @@ class PromptBuilder:
         watch = _Watch()
         request = self._request(messages, tools, template_kwargs, effort=effort, continue_final=continue_final)
         opened = add_generation_prompt or continue_final
-        text = request.render(request.guarded.messages, add_generation_prompt=opened) + request.begun
+        text = request.render(request.guarded.messages, add_generation_prompt=opened)
+        if request.begun is not None:
+            text += begun_text(request.begun, self._reasoning, prompt_end=text)
         watch.lap()
         tokenized = self.tokenizer.tokenize(text, request.guarded.guard)
         tokens = self._with_bos(tokenized)
@@ -210,6 +220,10 @@ class PromptBuilder:
         tokens.flags.writeable = False
         return BuiltPrompt(prompt=Prompt(tokens=tokens), text="", render_seconds=0.0, tokenize_seconds=0.0)
 
+    def fragment(self, text: str) -> tuple[int, ...]:
+        """Ids of a piece of a reply; control-token texts in it are control tokens, and no BOS is added."""
+        return tuple(self.tokenizer.tokenize(text).tokens.tolist())
+
     def _request(
         self,
         messages: Sequence[Any],
@@ -230,11 +244,11 @@ class PromptBuilder:
         if effort is not None:
             kwargs = {**effort_kwargs(effort, voice.capabilities.efforts), **kwargs}
         guarded = voice.guard.guard(normal, tools=tools or None, tools_json=tools_json, kwargs=kwargs)
-        begun = ""
+        last = None
         if continue_final:
             *before, last = guarded.messages
-            guarded, begun = replace(guarded, messages=before), last["content"]
-        return _Request(voice, guarded, tools_json, self._clock(), self._tokens.bos, self._tokens.eos, begun)
+            guarded = replace(guarded, messages=before)
+        return _Request(voice, guarded, tools_json, self._clock(), self._tokens.bos, self._tokens.eos, last)
 
     def _with_bos(self, tokenized: TokenizedText) -> TokenArray:
         tokens, bos = tokenized.tokens, self._tokenizer.bos
@@ -267,6 +281,17 @@ def _check_tools(tools: Sequence[Mapping[str, Any]]) -> bytes:
         return tool_json(tools)
     except (UnicodeEncodeError, TypeError, ValueError, RecursionError) as error:
         raise RequestError(f"tools cannot be written as JSON: {error}", field="tools") from error
+
+
+def begun_text(message: Message, reasoning: ReasoningTags | None, *, prompt_end: str) -> str:
+    """The beginning of a reply, to stand behind a generation prompt that may have opened the reasoning."""
+    if reasoning is None:
+        return str(message["content"])
+    opened = reasoning.opened_by(prompt_end)
+    thoughts = message.get("reasoning_content", "")
+    if not opened and not thoughts:
+        return f"{reasoning.answer}{message['content']}"
+    return f"{'' if opened else reasoning.begin}{thoughts}\n{reasoning.end}\n\n{reasoning.answer}{message['content']}"
 
 
 class _Watch:

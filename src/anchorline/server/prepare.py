@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from anchorline.api.chat import ChatCall, ChatPrompt, parse_chat
 from anchorline.api.chat_reply import ChatWriter
@@ -11,10 +11,12 @@ from anchorline.api.completion_reply import CompletionWriter
 from anchorline.api.completions import parse_completion
 from anchorline.api.options import CallOptions, clamp_max_tokens
 from anchorline.api.reply import ReplyHead, ReplyWriter
-from anchorline.engine.request import GenerationRequest
+from anchorline.engine.request import GenerationRequest, TokenForcer
 from anchorline.errors import RequestError
+from anchorline.output.budget import ReasoningBudget
 from anchorline.output.format import CallMode, ReplyContext
 from anchorline.output.parser import PlainParser, ReplyParser
+from anchorline.output.unsplit import UnsplitReasoning
 from anchorline.server.state import BuiltPrompt, Prompts, ServerState
 
 PROMPT_END_CHARACTERS = 200
@@ -58,11 +60,12 @@ def prepare_chat_call(
     built = build_chat(call.prompt, state.prompts)
     head = _head(state, id, built, call.options)
     request = _request(state, head, built, field=field, received_seconds=received_seconds)
+    prompt_end = built.text[-PROMPT_END_CHARACTERS:]
     controls, reply_format = state.tokenizer.control_tokens, state.reply_format
     return PreparedCall(
-        request=request,
+        request=replace(request, forcer=_reasoning_budget(call, state, prompt_end=prompt_end)),
         options=call.options,
-        parser=reply_format.parser(_reply_context(call, state, prompt_end=built.text[-PROMPT_END_CHARACTERS:])),
+        parser=_parser(call, state, prompt_end=prompt_end),
         writer=writer(head),
         spelled=frozenset(controls[text] for text in reply_format.spelled if text in controls),
     )
@@ -80,13 +83,31 @@ def build_chat(prompt: ChatPrompt, prompts: Prompts) -> BuiltPrompt:
     )
 
 
-def _reply_context(call: ChatCall, state: ServerState, *, prompt_end: str) -> ReplyContext:
+def _parser(call: ChatCall, state: ServerState, *, prompt_end: str) -> ReplyParser:
     functions = [tool["function"] for tool in call.prompt.tools or ()]
-    return ReplyContext(
+    context = ReplyContext(
         prompt_end=prompt_end,
         tools={function["name"]: function.get("parameters") or {} for function in functions},
         calls=call.calls if functions else CallMode.NONE,
         new_call_id=state.new_call_id,
+    )
+    parser, tags = state.reply_format.parser(context), state.reply_format.reasoning
+    if call.split_reasoning or tags is None:
+        return parser
+    return UnsplitReasoning(parser, tags, opened=tags.opened_by(prompt_end))
+
+
+def _reasoning_budget(call: ChatCall, state: ServerState, *, prompt_end: str) -> TokenForcer | None:
+    tags, budget_tokens = state.reply_format.reasoning, call.reasoning_budget_tokens
+    if tags is None or budget_tokens is None:
+        return None
+    return ReasoningBudget(
+        tags,
+        tokenizer=state.tokenizer,
+        closing=state.prompts.fragment(tags.end),
+        budget_tokens=budget_tokens,
+        opened=tags.opened_by(prompt_end),
+        choices=call.options.choices,
     )
 
 

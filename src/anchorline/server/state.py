@@ -61,6 +61,10 @@ class Prompts(Protocol):
 
     def tokens(self, ids: Sequence[int]) -> BuiltPrompt: ...
 
+    def fragment(self, text: str) -> tuple[int, ...]:
+        """Ids of a piece of a reply; control-token texts in it are control tokens."""
+        ...
+
 
 class EngineFace(Protocol):
     """What the routes ask of an Engine."""

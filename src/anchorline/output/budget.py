@@ -1,0 +1,70 @@
+"""A bound on reasoning: a block that has used up its tokens is closed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from anchorline.llama.interface import TokenArray, Tokenizer
+from anchorline.output.format import ReasoningTags
+
+
+@dataclass(slots=True)
+class _Choice:
+    """One choice's reply as far as it was looked at."""
+
+    is_open: bool
+    tail: bytes = b""
+    """The last bytes, in which a tag may have begun; empty behind a tag."""
+    seen_tokens: int = 0
+    used_tokens: int = 0
+    """Tokens in reasoning blocks; all of them count, so that a second block gets what the first left."""
+    closed_tokens: int = 0
+    """How much of the closing tag has been forced."""
+
+
+class ReasoningBudget:
+    """The ``TokenForcer`` that ends reasoning after ``budget_tokens`` by the tokens of its closing tag.
+
+    ``closing`` are the ids of the tag's text; ``opened`` tells that the prompt ends inside a block.
+    A tag that the model writes over several tokens is found like any other.
+    """
+
+    def __init__(
+        self,
+        tags: ReasoningTags,
+        *,
+        tokenizer: Tokenizer,
+        closing: Sequence[int],
+        budget_tokens: int,
+        opened: bool,
+        choices: int,
+    ) -> None:
+        assert closing, "a closing tag has tokens"
+        self._begin, self._end = tags.begin.encode(), tags.end.encode()
+        self._tokenizer = tokenizer
+        self._closing = tuple(closing)
+        self._budget_tokens = budget_tokens
+        self._choices = [_Choice(opened) for _ in range(choices)]
+
+    def force(self, choice: int, generated: TokenArray) -> int | None:
+        state = self._choices[choice]
+        for token in generated[state.seen_tokens :].tolist():
+            self._look_at(state, token)
+        state.seen_tokens = generated.size
+        if not state.is_open or state.used_tokens < self._budget_tokens:
+            state.closed_tokens = 0
+            return None
+        token = self._closing[state.closed_tokens % len(self._closing)]
+        state.closed_tokens += 1
+        return token
+
+    def _look_at(self, state: _Choice, token: int) -> None:
+        state.used_tokens += state.is_open
+        tag = self._end if state.is_open else self._begin
+        state.tail += self._tokenizer.special_piece(token)
+        if tag in state.tail:
+            state.is_open = not state.is_open
+            state.tail = b""
+        else:
+            state.tail = state.tail[-len(tag) :]
