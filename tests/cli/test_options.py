@@ -70,6 +70,14 @@ def test_without_options_the_defaults_of_the_settings_hold() -> None:
     assert values["cache_ram_bytes"] is None
 
 
+@pytest.mark.parametrize("flag", ["-m", "--model"])
+def test_the_model_is_an_argument_or_behind_a_flag(flag: str) -> None:
+    assert [parse(*given)["model"] for given in (["a.gguf"], [flag, "a.gguf"], [])] == ["a.gguf", "a.gguf", "smollm2"]
+    code, output = run("serve", "a.gguf", flag, "b.gguf")
+    assert code == 2
+    assert "--model" in output
+
+
 def test_what_depends_on_the_machine_is_filled_in() -> None:
     settings = settings_from(parse())
     assert settings.engine.cache_ram_bytes >= 1 << 30

@@ -105,6 +105,8 @@ def test_a_truncated_model_is_refused_in_one_line(tiny_smollm2_path: Path, tmp_p
         (("--host", "0.0.0.0"), "--api-key"),
         (("--chat-template", "no-such-template"), "--chat-template"),
         (("--ctx", "16777216", "--cache-type-k", "f32", "--cache-type-v", "f32"), "--ctx"),
+        (("--tool-format", "no-such-format"), "--tool-format"),
+        (("--model", "test:mamba2"), "--model"),
         (("--flash-attn", "off", "--cache-type-v", "q8_0"), "--flash-attn"),
     ],
 )

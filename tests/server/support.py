@@ -45,6 +45,7 @@ def make_state(
     *,
     config: ServerConfig | None = None,
     tokenizer: ByteTokenizer | None = None,
+    info: ModelInfo = INFO,
     ping_seconds: float = 60.0,
 ) -> ServerState:
     """A state around ``engine`` with fixed time and counted ids."""
@@ -54,8 +55,8 @@ def make_state(
     metrics = Metrics()
     metrics.watch_engine(engine.stats)
     served = Served(
-        name=config.model_alias or INFO.name,
-        info=INFO,
+        name=config.model_alias or info.name,
+        info=info,
         context_tokens=engine.context_tokens,
         parallel=engine.parallel,
         chat_template="{{ messages }}",
@@ -95,13 +96,17 @@ class Site:
 
 @contextlib.contextmanager
 def site(
-    *, config: ServerConfig | None = None, tokenizer: ByteTokenizer | None = None, ping_seconds: float = 60.0
+    *,
+    config: ServerConfig | None = None,
+    tokenizer: ByteTokenizer | None = None,
+    info: ModelInfo = INFO,
+    ping_seconds: float = 60.0,
 ) -> Iterator[Site]:
     """An application over a stand-in engine of its own."""
     engine = StandInEngine()
     engine.start()
     try:
-        state = make_state(engine, config=config, tokenizer=tokenizer, ping_seconds=ping_seconds)
+        state = make_state(engine, config=config, tokenizer=tokenizer, info=info, ping_seconds=ping_seconds)
         yield Site(build_app(state), state, engine)
     finally:
         engine.close()

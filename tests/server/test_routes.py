@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import logging
 from typing import Any
 
+import llama_cpp
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from anchorline.api.models import FILE_TYPES
 from anchorline.config import Limits, ServerConfig
 from anchorline.engine.request import MissReason
 from tests.server.asgi import AsgiCall
 from tests.server.standin import ByteTokenizer
-from tests.server.support import Site, site
+from tests.server.support import INFO, Site, site
 
 pytestmark = pytest.mark.anyio
 
@@ -49,6 +52,23 @@ async def test_models_say_how_long_the_context_is(here: Site, path: str) -> None
     assert model["context_length"] == model["max_model_len"] == model["meta"]["n_ctx"] == 4096
     assert model["meta"]["n_ctx_train"] == 8192
     assert listed["models"][0]["name"] == "bytes"
+
+
+@pytest.mark.parametrize(
+    ("metadata", "name"),
+    [({"general.file_type": "7"}, "Q8_0"), ({"general.file_type": "15"}, "Q4_K_M"), ({}, "unknown")],
+)
+async def test_ollamas_clients_get_the_quantisation_by_name(metadata: dict[str, str], name: str) -> None:
+    with site(info=dataclasses.replace(INFO, metadata=metadata)) as here:
+        (model,) = (await get(here, "/api/tags"))["models"]
+        assert model["details"]["quantization_level"] == name
+        assert (await post(here, "/api/show", {"model": "bytes"}))["details"]["quantization_level"] == name
+
+
+def test_file_types_are_those_of_llama_cpp() -> None:
+    prefix, whole = "LLAMA_FTYPE_MOSTLY_", "LLAMA_FTYPE_ALL_F32"
+    named = {getattr(llama_cpp, name): name.removeprefix(prefix) for name in dir(llama_cpp) if name.startswith(prefix)}
+    assert named | {getattr(llama_cpp, whole): "F32"} == FILE_TYPES
 
 
 async def test_one_model(here: Site) -> None:

@@ -9,6 +9,15 @@ from typing import Any
 
 from anchorline.llama.interface import ModelInfo, SamplingParams
 
+FILE_TYPES: Mapping[int, str] = {
+    **dict(enumerate(("F32", "F16", "Q4_0", "Q4_1"))),
+    **dict(enumerate(("Q8_0", "Q5_0", "Q5_1", "Q2_K", "Q3_K_S", "Q3_K_M", "Q3_K_L", "Q4_K_S", "Q4_K_M"), start=7)),
+    **dict(enumerate(("Q5_K_S", "Q5_K_M", "Q6_K", "IQ2_XXS", "IQ2_XS", "Q2_K_S", "IQ3_XS", "IQ3_XXS"), start=16)),
+    **dict(enumerate(("IQ1_S", "IQ4_NL", "IQ3_S", "IQ3_M", "IQ2_S", "IQ2_M", "IQ4_XS", "IQ1_M", "BF16"), start=24)),
+    **dict(enumerate(("TQ1_0", "TQ2_0", "MXFP4_MOE", "NVFP4", "Q1_0", "Q2_0"), start=36)),
+}
+"""``general.file_type`` of a GGUF file, by the names that llama.cpp gives its numbers."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Served:
@@ -120,7 +129,9 @@ def _details(info: ModelInfo) -> dict[str, Any]:
 
 
 def _quantization(metadata: Mapping[str, str]) -> str:
-    return metadata.get("general.file_type", "")
+    """As Ollama writes it, like ``Q8_0``; "unknown" where the file does not say."""
+    number = metadata.get("general.file_type", "")
+    return FILE_TYPES.get(int(number), "unknown") if number.isascii() and number.isdigit() else "unknown"
 
 
 def _sampling(defaults: SamplingParams) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from anchorline.api.models import Served
 from anchorline.cli import machine
@@ -43,6 +44,9 @@ SETTINGS: tuple[SettingOption, ...] = (
     *options_of(EngineConfig, section="Engine and cache"),
     *options_of(ContextConfig, section="Context"),
     *options_of(ModelConfig, section="Model"),
+)
+MODEL_NAMED = SettingOption(
+    "model_named", "--model", "-m", section="Model", metavar="MODEL", help="The same as MODEL without a flag."
 )
 LOGGING = (
     SettingOption(
@@ -201,15 +205,28 @@ def facts_of(
     }
 
 
+class _ServeCommand(SuggestingCommand):
+    """Takes the model as an argument or, as llama-server does, behind a flag."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        rest = super().parse_args(ctx, args)
+        named = ctx.params.pop("model_named")
+        if named is not None:
+            if ctx.get_parameter_source("model") is ParameterSource.COMMANDLINE:
+                raise click.UsageError(f"--model: the model is {ctx.params['model']} already", ctx=ctx)
+            ctx.params["model"] = named
+        return rest
+
+
 def _serve(*, log_level: str, log_format: str, **values: Any) -> None:
     """Serve MODEL: the path of a GGUF file, 'smollm2' (the default), or 'test:ARCH' (random weights)."""
     set_up_logging(log_level, log_format)
     run(settings_from(values))
 
 
-serve = SuggestingCommand(
+serve = _ServeCommand(
     "serve",
     callback=_serve,
     help=_serve.__doc__,
-    params=[click.Argument(["model"], default=ModelConfig().model), *SETTINGS, *LOGGING],
+    params=[click.Argument(["model"], default=ModelConfig().model), *SETTINGS, MODEL_NAMED, *LOGGING],
 )
