@@ -7,13 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anchorline.output.budget import ReasoningBudget
-from anchorline.output.format import ReasoningTags
+from anchorline.output.format import THINK_TAGS, ReasoningTags
 from tests.server.standin import CONTROL, ByteTokenizer
 
-TAGS = ReasoningTags(begin="<think>", end="</think>")
 
-
-def budget(tokens: int, *, opened: bool = False, tags: ReasoningTags = TAGS, choices: int = 1) -> ReasoningBudget:
+def budget(tokens: int, *, opened: bool = False, tags: ReasoningTags = THINK_TAGS, choices: int = 1) -> ReasoningBudget:
     return ReasoningBudget(
         tags,
         tokenizer=ByteTokenizer(),

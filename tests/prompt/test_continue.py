@@ -9,7 +9,7 @@ import pytest
 from anchorline.cache.prompt import CutKind
 from anchorline.errors import RequestError
 from anchorline.llama.model import Model
-from anchorline.output.format import ReasoningTags
+from anchorline.output.format import THINK_TAGS, ReasoningTags
 from anchorline.prompt.builder import PromptBuilder
 from anchorline.prompt.template import ChatTemplate
 from tests.prompt.support import CHATML_CONTROL, NOON, assistant, real_builder, selected, toy_builder, user
@@ -18,11 +18,10 @@ from tests.prompt.vocabulary import ToyTokenizer
 TURNS = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
 PLAIN = TURNS + "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 THINKS = TURNS + "{% if add_generation_prompt %}<|im_start|>assistant\n<think>\n{% endif %}"
-TAGS = ReasoningTags(begin="<think>", end="</think>")
 ASKED = "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
 
 
-def builder(source: str, tags: ReasoningTags | None = TAGS) -> PromptBuilder:
+def builder(source: str, tags: ReasoningTags | None = THINK_TAGS) -> PromptBuilder:
     tokenizer = ToyTokenizer(CHATML_CONTROL)
     return PromptBuilder(tokenizer, selected(ChatTemplate(source), tokenizer), clock=lambda: NOON, reasoning=tags)
 

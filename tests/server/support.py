@@ -17,7 +17,7 @@ from anchorline.llama.interface import ModelInfo
 from anchorline.metrics.metrics import Metrics
 from anchorline.server.app import build_app
 from anchorline.server.serve import make_server, open_socket, url_of
-from anchorline.server.state import ServerState
+from anchorline.server.state import Prompts, ServerState
 from anchorline.server.workers import Workers
 from tests.server.standin import ByteTokenizer, StandInEngine, StandInPrompts
 from tests.server.tinyformat import TinyFormat
@@ -46,6 +46,7 @@ def make_state(
     config: ServerConfig | None = None,
     tokenizer: ByteTokenizer | None = None,
     info: ModelInfo = INFO,
+    prompts: Prompts | None = None,
     ping_seconds: float = 60.0,
 ) -> ServerState:
     """A state around ``engine`` with fixed time and counted ids."""
@@ -67,7 +68,7 @@ def make_state(
     return ServerState(
         config=config,
         engine=engine,
-        prompts=StandInPrompts(tokenizer),
+        prompts=prompts or StandInPrompts(tokenizer),
         tokenizer=tokenizer,
         served=served,
         metrics=metrics,
@@ -100,13 +101,16 @@ def site(
     config: ServerConfig | None = None,
     tokenizer: ByteTokenizer | None = None,
     info: ModelInfo = INFO,
+    prompts: Prompts | None = None,
     ping_seconds: float = 60.0,
 ) -> Iterator[Site]:
     """An application over a stand-in engine of its own."""
     engine = StandInEngine()
     engine.start()
     try:
-        state = make_state(engine, config=config, tokenizer=tokenizer, info=info, ping_seconds=ping_seconds)
+        state = make_state(
+            engine, config=config, tokenizer=tokenizer, info=info, prompts=prompts, ping_seconds=ping_seconds
+        )
         yield Site(build_app(state), state, engine)
     finally:
         engine.close()

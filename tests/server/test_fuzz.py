@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -13,7 +14,13 @@ from hypothesis import strategies as st
 
 from anchorline.api.chat import ChatBody
 from anchorline.api.completions import CompletionBody
-from tests.server.support import Site, site
+from anchorline.api.thinking import REASONING_FORMATS, TEMPLATE_KWARGS
+from anchorline.prompt.builder import PromptBuilder
+from anchorline.prompt.effort import EFFORTS
+from anchorline.prompt.select import select_template, template_tokens
+from tests.server.standin import ByteTokenizer
+from tests.server.support import INFO, Site, site
+from tests.server.tinyformat import TinyFormat
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=8),
@@ -21,16 +28,46 @@ JSON = st.recursive(
     max_leaves=6,
 )
 ROLES = st.sampled_from(["system", "user", "assistant", "tool", "developer", "wizard"])
-MESSAGE = st.fixed_dictionaries({"role": ROLES | JSON, "content": st.text(max_size=10) | JSON}) | JSON
+CALL = st.fixed_dictionaries(
+    {"function": st.fixed_dictionaries({"name": st.text(max_size=4) | JSON, "arguments": st.text(max_size=8) | JSON})},
+    optional={"id": st.text(max_size=9) | JSON, "type": st.just("function") | JSON},
+)
+MESSAGE = (
+    st.fixed_dictionaries(
+        {"role": ROLES | JSON},
+        optional={
+            "content": st.text(max_size=10) | JSON,
+            "tool_calls": st.lists(CALL | JSON, max_size=2) | JSON,
+            "tool_call_id": st.text(max_size=4) | JSON,
+            "reasoning_content": st.text(max_size=4) | JSON,
+            "name": st.text(max_size=4) | JSON,
+        },
+    )
+    | JSON
+)
+TOOL = st.fixed_dictionaries(
+    {
+        "function": st.fixed_dictionaries(
+            {"name": st.sampled_from(["look", "odd"]) | JSON},
+            optional={"parameters": st.dictionaries(st.text(max_size=4), JSON, max_size=2) | JSON},
+        )
+    },
+    optional={"type": st.just("function") | JSON},
+)
 PLAUSIBLE = {
     "messages": st.lists(MESSAGE, max_size=4) | JSON,
-    "tools": st.lists(st.fixed_dictionaries({"type": st.just("function"), "function": JSON}), max_size=2) | JSON,
+    "tools": st.lists(TOOL | JSON, max_size=2) | JSON,
+    "tool_choice": st.sampled_from(["none", "auto", "required"]) | JSON,
     "prompt": st.text(max_size=10) | st.lists(st.integers(-5, 300), max_size=4) | JSON,
     "stop": st.text(max_size=4) | st.lists(st.text(max_size=4), max_size=3) | JSON,
     "logit_bias": st.dictionaries(st.integers(-5, 300).map(str), st.floats(-120, 120), max_size=3) | JSON,
     "n": st.integers(-1, 6) | JSON,
     "max_tokens": st.integers(-2, 2**70) | JSON,
     "stream": st.booleans(),
+    "reasoning_effort": st.sampled_from([*EFFORTS, "odd"]) | JSON,
+    "reasoning_format": st.sampled_from([*REASONING_FORMATS, "odd"]) | JSON,
+    "chat_template_kwargs": st.dictionaries(st.sampled_from([*TEMPLATE_KWARGS, "tools"]), JSON, max_size=2) | JSON,
+    "thinking_budget": st.integers(-2, 3) | JSON,
 }
 
 
@@ -44,8 +81,12 @@ def bodies(struct: type[Any]) -> st.SearchStrategy[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def here() -> Iterator[Site]:
-    with site() as running:
-        running.engine.script.reply = b"ok"
+    """The real prompt builder and a reply in which there is something to find."""
+    tokenizer = ByteTokenizer()
+    selected = select_template("hermes", INFO, tokens=template_tokens(tokenizer))
+    prompts = PromptBuilder(tokenizer, selected, clock=datetime.now, reasoning=TinyFormat.reasoning)
+    with site(prompts=prompts) as running:
+        running.engine.script.reply = b"(a)b[look|{}][odd|1"
         yield running
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -14,6 +14,7 @@ from anchorline.llama.model import Model
 from anchorline.llama.runtime import LlamaRuntime
 from anchorline.prompt.select import select_template, template_tokens
 from anchorline.server.app import build_app
+from anchorline.server.state import ServerState
 from tests.server.support import listening
 
 
@@ -25,9 +26,17 @@ class LiveServer:
 
 @contextmanager
 def serving(
-    model: Model, engine_config: EngineConfig, *, context_tokens: int = 8192, server: ServerConfig | None = None
+    model: Model,
+    engine_config: EngineConfig,
+    *,
+    context_tokens: int = 8192,
+    server: ServerConfig | None = None,
+    adapt: Callable[[ServerState], ServerState] = lambda state: state,
 ) -> Iterator[LiveServer]:
-    """A live server on ``model``; it computes on one thread and ends with the block."""
+    """A live server on ``model``; it computes on one thread and ends with the block.
+
+    ``adapt`` may put something of the test's in the place of a part.
+    """
     settings = Settings(
         model=ModelConfig(model=model.info.name),
         context=ContextConfig(context_tokens=context_tokens, threads=1, threads_batch=1),
@@ -41,7 +50,7 @@ def serving(
     try:
         reply_format = reply_format_of(settings.server, selected, model.tokenizer)
         state = state_of(settings, model, selected, engine, reply_format=reply_format)
-        with listening(build_app(state), settings.server) as url:
+        with listening(build_app(adapt(state)), settings.server) as url:
             yield LiveServer(url, engine)
     finally:
         engine.close()

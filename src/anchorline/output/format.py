@@ -57,6 +57,10 @@ class ReasoningTags:
         return prompt_end.rstrip().endswith(self.begin.rstrip())
 
 
+THINK_TAGS = ReasoningTags(begin="<think>", end="</think>")
+"""What most formats write."""
+
+
 class ReplyFormat(Protocol):
     """One format."""
 

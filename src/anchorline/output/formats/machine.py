@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from anchorline.output.events import ChoiceFinished, ReplyEvent, TextDelta
-from anchorline.output.format import CallTag, ReasoningTags, ReplyContext
+from anchorline.output.format import THINK_TAGS, CallTag, ReasoningTags, ReplyContext
 from anchorline.output.formats.sink import Sink, cut_by_length
 from anchorline.output.formats.source import Source, Steps
 from anchorline.output.parser import ReplyParser
@@ -74,7 +74,7 @@ class ReaderFormat:
     spelled: frozenset[str]
     read: Read
     tag: Callable[[str], CallTag] | None = None
-    reasoning: ReasoningTags | None = ReasoningTags(begin="<think>", end="</think>")
+    reasoning: ReasoningTags | None = THINK_TAGS
 
     def parser(self, context: ReplyContext) -> ReplyParser:
         return FormatParser(context, self.read)

@@ -1,0 +1,56 @@
+"""An engine that computes as always, but says what the test wants: tokens are forced, nothing else differs."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import replace
+
+from anchorline.engine.request import GenerationRequest, ReplyConsumer
+from anchorline.engine.stats import EngineStats
+from anchorline.llama.interface import TokenArray
+from anchorline.server.state import EngineFace, ServerState
+
+
+class _Said:
+    """A ``TokenForcer`` for one text and the end of it."""
+
+    def __init__(self, tokens: Sequence[int]) -> None:
+        self._tokens = tokens
+
+    def force(self, choice: int, generated: TokenArray) -> int | None:
+        return self._tokens[generated.size]
+
+
+class SayingEngine:
+    """Answers the next calls with ``texts``, in which control-token texts are control tokens; then as it likes."""
+
+    def __init__(self, engine: EngineFace, state: ServerState) -> None:
+        self._engine = engine
+        self._state = state
+        self.texts: deque[str] = deque()
+
+    @property
+    def context_tokens(self) -> int:
+        return self._engine.context_tokens
+
+    @property
+    def parallel(self) -> int:
+        return self._engine.parallel
+
+    @property
+    def alive(self) -> bool:
+        return self._engine.alive
+
+    def submit(self, request: GenerationRequest, consumer: ReplyConsumer) -> None:
+        if self.texts:
+            eos = self._state.tokenizer.eos
+            assert eos is not None
+            request = replace(request, forcer=_Said([*self._state.prompts.fragment(self.texts.popleft()), eos]))
+        self._engine.submit(request, consumer)
+
+    def cancel(self, request_id: str) -> None:
+        self._engine.cancel(request_id)
+
+    def stats(self) -> EngineStats:
+        return self._engine.stats()
