@@ -35,7 +35,7 @@ def begun(content: str, reasoning: str | None = None) -> dict[str, Any]:
     [
         (PLAIN, begun("So, "), "So, "),
         (PLAIN, begun(""), ""),
-        (PLAIN, begun("So", "Hm."), "<think>Hm.\n</think>\n\nSo"),
+        (PLAIN, begun("So", "Hm."), "<think>\nHm.\n</think>\n\nSo"),
         (THINKS, begun("So"), "<think>\n\n</think>\n\nSo"),
         (THINKS, begun("So", "Hm."), "<think>\nHm.\n</think>\n\nSo"),
     ],
@@ -49,8 +49,10 @@ def test_the_text_stands_behind_the_generation_prompt_and_closed_reasoning(
 
 
 def test_a_format_may_want_something_before_its_answers() -> None:
-    tags = ReasoningTags(begin="<think>", end="</think>", answer="<final>")
+    tags = ReasoningTags(begin="<think>", end="</think>", after_end="<start>", before_answer="<final>")
     assert builder(PLAIN, tags).chat([user("Hi"), begun("So")], continue_final=True).text == ASKED + "<final>So"
+    both = builder(PLAIN, tags).chat([user("Hi"), begun("So", "Hm.")], continue_final=True).text
+    assert both == ASKED + "<think>Hm.</think><start><final>So"
     assert builder(PLAIN, None).chat([user("Hi"), begun("So", "Hm.")], continue_final=True).text == ASKED + "So"
 
 

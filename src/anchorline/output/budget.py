@@ -41,7 +41,7 @@ class ReasoningBudget:
         choices: int,
     ) -> None:
         assert closing, "a closing tag has tokens"
-        self._begin, self._end = tags.begin.encode(), tags.end.encode()
+        self._begin, self._end = tags.begin.rstrip().encode(), tags.end.encode()
         self._tokenizer = tokenizer
         self._closing = tuple(closing)
         self._budget_tokens = budget_tokens

@@ -49,15 +49,26 @@ class ReasoningTags:
 
     begin: str
     end: str
-    answer: str = ""
-    """What has to stand before an answer that follows no reasoning."""
+    before_end: str = ""
+    """White space between the reasoning and its closing tag."""
+    after_end: str = ""
+    """What stands between the closing tag and an answer."""
+    before_answer: str = ""
+    """What every answer begins with."""
+
+    def wrap(self, reasoning: str, answer: str, *, opened: bool) -> str:
+        """A reply of both, behind a prompt that has ``opened`` a block or not."""
+        if not opened and not reasoning:
+            return f"{self.before_answer}{answer}"
+        begin = "" if opened else self.begin
+        return f"{begin}{reasoning}{self.before_end}{self.end}{self.after_end}{self.before_answer}{answer}"
 
     def opened_by(self, prompt_end: str) -> bool:
         """Whether a prompt that ends like this has opened a block."""
         return prompt_end.rstrip().endswith(self.begin.rstrip())
 
 
-THINK_TAGS = ReasoningTags(begin="<think>", end="</think>")
+THINK_TAGS = ReasoningTags(begin="<think>\n", end="</think>", before_end="\n", after_end="\n\n")
 """What most formats write."""
 
 

@@ -25,6 +25,7 @@ class UnsplitReasoning:
     def __init__(self, parser: ReplyParser, tags: ReasoningTags, *, opened: bool) -> None:
         self._parser = parser
         self._tags = tags
+        self._closing = f"{tags.before_end}{tags.end}{tags.after_end}"
         self._opened = opened
         self._reasoning: dict[int, bool] = {}
         """Choice → whether it is in a block; without those that have said nothing yet."""
@@ -44,4 +45,4 @@ class UnsplitReasoning:
                 return [event]
         inside = self._reasoning.get(event.choice, False)
         self._reasoning[event.choice] = False
-        return [TextDelta(event.choice, self._tags.end, ()), event] if inside else [event]
+        return [TextDelta(event.choice, self._closing, ()), event] if inside else [event]

@@ -159,7 +159,7 @@ class PromptBuilder:
         opened = add_generation_prompt or continue_final
         text = request.render(request.guarded.messages, add_generation_prompt=opened)
         if request.begun is not None:
-            text += begun_text(request.begun, self._reasoning, prompt_end=text)
+            text += _begun_text(request.begun, self._reasoning, prompt_end=text)
         watch.lap()
         tokenized = self.tokenizer.tokenize(text, request.guarded.guard)
         tokens = self._with_bos(tokenized)
@@ -283,15 +283,13 @@ def _check_tools(tools: Sequence[Mapping[str, Any]]) -> bytes:
         raise RequestError(f"tools cannot be written as JSON: {error}", field="tools") from error
 
 
-def begun_text(message: Message, reasoning: ReasoningTags | None, *, prompt_end: str) -> str:
+def _begun_text(message: Message, reasoning: ReasoningTags | None, *, prompt_end: str) -> str:
     """The beginning of a reply, to stand behind a generation prompt that may have opened the reasoning."""
+    content: str = message["content"]
     if reasoning is None:
-        return str(message["content"])
-    opened = reasoning.opened_by(prompt_end)
-    thoughts = message.get("reasoning_content", "")
-    if not opened and not thoughts:
-        return f"{reasoning.answer}{message['content']}"
-    return f"{'' if opened else reasoning.begin}{thoughts}\n{reasoning.end}\n\n{reasoning.answer}{message['content']}"
+        return content
+    thoughts: str = message.get("reasoning_content", "")
+    return reasoning.wrap(thoughts, content, opened=reasoning.opened_by(prompt_end))
 
 
 class _Watch:

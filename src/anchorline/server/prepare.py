@@ -31,8 +31,8 @@ class PreparedCall:
     options: CallOptions
     parser: ReplyParser
     writer: ReplyWriter
-    spelled: frozenset[int] = frozenset()
-    """Control tokens whose text the parser needs."""
+    spelled: frozenset[str] = frozenset()
+    """Texts of the control tokens that the parser needs."""
 
 
 Prepare = Callable[[bytes, ServerState, float], PreparedCall]
@@ -61,13 +61,12 @@ def prepare_chat_call(
     head = _head(state, id, built, call.options)
     request = _request(state, head, built, field=field, received_seconds=received_seconds)
     prompt_end = built.text[-PROMPT_END_CHARACTERS:]
-    controls, reply_format = state.tokenizer.control_tokens, state.reply_format
     return PreparedCall(
         request=replace(request, forcer=_reasoning_budget(call, state, prompt_end=prompt_end)),
         options=call.options,
         parser=_parser(call, state, prompt_end=prompt_end),
         writer=writer(head),
-        spelled=frozenset(controls[text] for text in reply_format.spelled if text in controls),
+        spelled=state.reply_format.spelled,
     )
 
 

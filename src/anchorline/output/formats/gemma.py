@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from anchorline.output.format import ReasoningTags
 from anchorline.output.formats.grammar import THINK, Bare, Grammar, Thinking
 from anchorline.output.formats.json_calls import json_calls
 from anchorline.output.formats.literals import LiteralStyle
@@ -78,6 +79,7 @@ GEMMA4 = ReaderFormat(
     name="gemma4",
     spelled=frozenset({_GEMMA4.open, _GEMMA4.close, _GEMMA4.quote, "<|channel>", _THOUGHT.close}),
     read=Grammar(calls={_GEMMA4.open: _GEMMA4.read}, thinking=(_THOUGHT,), calls_in_thinking=True).read,
+    reasoning=ReasoningTags(begin=f"{_THOUGHT.open}\n", end=_THOUGHT.close),
 )
 FUNCTION_GEMMA = ReaderFormat(
     name="functiongemma",

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from anchorline.output.format import CallMode, CallTag
+from anchorline.output.format import CallMode, CallTag, ReasoningTags
 from anchorline.output.formats.grammar import JSON_ANSWER, Grammar
 from anchorline.output.formats.json_calls import json_arguments
 from anchorline.output.formats.machine import ReaderFormat
@@ -146,4 +146,10 @@ HARMONY = ReaderFormat(
     spelled=frozenset({START, CHANNEL, MESSAGE, CONSTRAIN, END, RETURN, CALL}),
     read=_read,
     tag=_tag,
+    reasoning=ReasoningTags(
+        begin=f"{CHANNEL}analysis{MESSAGE}",
+        end=END,
+        after_end=f"{START}assistant",
+        before_answer=f"{CHANNEL}final{MESSAGE}",
+    ),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from anchorline.output.format import CallTag
+from anchorline.output.format import CallTag, ReasoningTags
 from anchorline.output.formats.grammar import THINK, Grammar, Thinking
 from anchorline.output.formats.json_calls import json_arguments, json_calls
 from anchorline.output.formats.json_text import quote
@@ -46,6 +46,7 @@ def _generation(name: str, tag: Callable[[str], CallTag]) -> ReaderFormat:
         spelled=frozenset({OPEN, ARGUMENTS, IDENTITY, _THINKING.open, _THINKING.close}),
         read=Grammar(calls={OPEN: _read_calls}, thinking=(_THINKING, THINK), calls_in_thinking=True).read,
         tag=tag,
+        reasoning=ReasoningTags(begin=_THINKING.open, end=_THINKING.close),
     )
 
 
