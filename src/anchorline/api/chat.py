@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -117,13 +117,18 @@ def chat_prompt(body: ChatBody, *, limits: Limits) -> ChatPrompt:
     )
 
 
+def can_continue(messages: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether the last message is the beginning of a reply: the assistant's, and no call."""
+    last = messages[-1]
+    return last.get("role") == "assistant" and not last.get("tool_calls") and not last.get("function_call")
+
+
 def _continues(body: ChatBody) -> bool:
     """Whether the reply goes on with the text of a last message of the assistant's.
 
     It does unless told otherwise, as in llama-server; vLLM's ``continue_final_message`` insists on it.
     """
-    last = body.messages[-1]
-    possible = last.get("role") == "assistant" and not last.get("tool_calls") and not last.get("function_call")
+    possible = can_continue(body.messages)
     if not body.continue_final_message:
         asked = body.continue_final_message is None and body.add_generation_prompt is not False
         return possible and asked
