@@ -46,7 +46,9 @@ def test_a_server_says_where_it_is_and_ends_in_order(number: signal.Signals) -> 
 
 
 def test_settings_reach_the_engine() -> None:
-    with start("--parallel", "2", "--alias", "mine", "--api-key", "k", "--chat-template", "hermes") as server:
+    with start(
+        "--parallel", "2", "--alias", "mine", "--api-key", "k", "--chat-template", "hermes", "--tool-format", "llama"
+    ) as server:
         with Client(server.wait_until_listening(), api_key="k") as client:
             props = client.get("/props")
             body = agent.chat_body([agent.user("hello")], max_tokens=4)
@@ -57,6 +59,7 @@ def test_settings_reach_the_engine() -> None:
         banner = next(line for line in server.lines if "cache_RAM" in line)
     assert 'cache_RAM="64MiB"' in banner
     assert 'template="hermes from built in"' in banner
+    assert 'tool_format="llama"' in banner
 
 
 def test_no_cache_means_none() -> None:

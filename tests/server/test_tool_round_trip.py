@@ -100,6 +100,17 @@ def test_a_tool_round_is_append_only(client: OpenAI, live: Live) -> None:
     assert second.usage.prompt_tokens_details.cached_tokens == len(known)
 
 
+@pytest.mark.parametrize("content", [None, "", ...])
+@pytest.mark.parametrize("arguments", ['{"path": "a.txt"}', '{"path":"a.txt"}', '{"path": "\\u0061.txt"}'])
+def test_what_agents_make_of_a_turn_changes_nothing(live: Live, content: Any, arguments: str) -> None:
+    call = {"id": "x", "type": "function", "function": {"name": "read_file", "arguments": arguments}}
+    turn = {"role": "assistant", "tool_calls": [call]} | ({} if content is ... else {"content": content})
+    spoken = httpx.post(f"{live.url}/tokenize", json={"content": CALL}).json()["tokens"]
+    known = [*live.ids(ASKED), *spoken]
+    history = [*ASKED, turn, {"role": "tool", "tool_call_id": "x", "content": "hello"}]
+    assert live.ids(history)[: len(known)] == known
+
+
 def test_parallel_calls_are_put_together_by_the_clients_own_stream(client: OpenAI, live: Live) -> None:
     live.says(f"Let me look.\n{CALL}\n{OTHER_CALL}")
     with client.chat.completions.stream(model="m", messages=ASKED, tools=TOOLS) as stream:

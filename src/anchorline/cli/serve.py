@@ -122,7 +122,7 @@ def run(settings: Settings) -> None:
         engine.start()
         loaded.pop_all()  # from here on nothing may be freed before the engine's thread has ended
         state = state_of(settings, model, selected, engine, reply_format=reply_format)
-        facts = facts_of(settings, model, selected, engine, url=url_of(listener))
+        facts = facts_of(settings, model, selected, engine, reply_format=reply_format, url=url_of(listener))
         try:
             serve_app(build_app(state), settings.server, listener=listener, ready=lambda: announce(facts))
         finally:
@@ -186,7 +186,13 @@ def state_of(
 
 
 def facts_of(
-    settings: Settings, model: Model, selected: SelectedTemplate, engine: Engine, *, url: str
+    settings: Settings,
+    model: Model,
+    selected: SelectedTemplate,
+    engine: Engine,
+    *,
+    reply_format: ReplyFormat,
+    url: str,
 ) -> dict[str, str]:
     """What the banner shows."""
     context, info = settings.context, model.info
@@ -199,6 +205,7 @@ def facts_of(
         "memory": f"{engine.capabilities.kind}, KV types {context.type_k}/{context.type_v}",
         "context": f"{engine.context_tokens} tokens, {mode}",
         "template": f"{selected.name} from {selected.origin}",
+        "tool format": reply_format.name,
         "cache RAM": cache,
         "threads": f"{context.threads}",
         "url": url,
