@@ -17,6 +17,7 @@ REFUSES = (
 )
 SWITCH = "{{ 'on' if enable_thinking|default(true) else 'off' }}:" + LINES
 OTHER_SWITCH = "{{ 'on' if thinking else 'off' }}:" + LINES
+OTHER_NAME = SHOWS.replace("reasoning_effort", "thinking_effort")
 MANY = "{% set known = ['minimal', 'xhigh', 'max'] %}" + SHOWS
 
 
@@ -25,6 +26,7 @@ MANY = "{% set known = ['minimal', 'xhigh', 'max'] %}" + SHOWS
     [
         (SHOWS, ["low", "low", "low", "medium", "high", "high", "high"]),
         (REFUSES, ["none", "high", "high", "high", "high", "high", "high"]),
+        (OTHER_NAME, ["low", "low", "low", "medium", "high", "high", "high"]),
         (MANY, ["minimal", "minimal", "low", "medium", "high", "xhigh", "max"]),
         (SWITCH, ["off", *["on"] * 6]),
         (OTHER_SWITCH, ["off", *["on"] * 6]),

@@ -29,6 +29,7 @@ TEMPLATE_KWARGS = (
     "reasoning_effort",
     "thinking",
     "thinking_budget",
+    "thinking_effort",
     "thinking_mode",
     "tools_in_user_message",
     "truncate_history_thinking",

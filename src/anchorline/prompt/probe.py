@@ -10,7 +10,7 @@ from typing import Any
 
 from anchorline.errors import ConfigError, RequestError
 from anchorline.prompt.bounds import TemplateLimit
-from anchorline.prompt.effort import known_efforts
+from anchorline.prompt.effort import known_efforts, named, reads_effort
 from anchorline.prompt.template import ChatTemplate
 
 _TOOL_NAME = "probe_lookup"
@@ -58,7 +58,7 @@ class Capabilities:
     parallel_calls: bool
     """Takes several tool calls in one message."""
     efforts: tuple[str, ...] = ()
-    """Values of ``reasoning_effort`` that it knows; none when it reads no such option."""
+    """The reasoning efforts that it knows; none when it reads no such option."""
 
 
 def probe(template: ChatTemplate, tokens: TemplateTokens) -> Capabilities:
@@ -84,11 +84,11 @@ def probe(template: ChatTemplate, tokens: TemplateTokens) -> Capabilities:
 
 
 def _efforts(template: ChatTemplate, tokens: TemplateTokens, messages: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    if "reasoning_effort" not in template.source:
+    if not reads_effort(template.source):
         return ()
     return known_efforts(
         template.literals,
-        lambda effort: bool(_render(template, tokens, messages, kwargs={"reasoning_effort": effort})),
+        lambda effort: bool(_render(template, tokens, messages, kwargs=named(effort))),
     )
 
 
