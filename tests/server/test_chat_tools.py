@@ -159,6 +159,18 @@ async def test_the_reasoning_may_stay_in_the_content(here: Site) -> None:
     assert reply["content"] == "Hm.)So"
 
 
+@pytest.mark.parametrize(
+    ("begun", "reasoning", "content"),
+    [("(", "Hm.", "So"), ("(Let me see. ", "Hm.", "So"), ("(Hm.)", None, "Hm.)So"), ("x", None, "Hm.)So")],
+)
+async def test_a_reply_may_go_on_within_its_reasoning(
+    here: Site, begun: str, reasoning: str | None, content: str
+) -> None:
+    here.engine.script.reply = b"Hm.)So"
+    reply = await message(here, messages=[{"role": "assistant", "content": begun}], thinking_budget=100)
+    assert (reply.get("reasoning_content"), reply["content"]) == (reasoning, content)
+
+
 @pytest.mark.parametrize("field", ["thinking_budget", "reasoning_budget", "thinking_budget_tokens"])
 async def test_a_block_that_has_used_up_its_budget_is_closed(here: Site, field: str) -> None:
     here.engine.script.reply = b"x(thoughts"

@@ -96,7 +96,7 @@ class Client:
         )
 
     def stream_chat(self, body: dict[str, Any]) -> Answer:
-        """One streamed call; its TTFT is from sending the request to the first text received."""
+        """One streamed call; its TTFT is from sending the request to the first text, reasoning or call received."""
         request = {**body, "stream": True, "stream_options": {"include_usage": True}, "return_tokens": True}
         text: list[str] = []
         reply: list[int] = []
@@ -110,10 +110,11 @@ class Client:
                 _checked(response)
             for event in _events(response):
                 for choice in event.get("choices", ()):
-                    delta = choice.get("delta", {}).get("content")
-                    if (delta or choice.get("finish_reason")) and ttft_ms is None:
+                    delta = choice.get("delta", {})
+                    said = any(delta.get(part) for part in ("content", "reasoning_content", "tool_calls"))
+                    if (said or choice.get("finish_reason")) and ttft_ms is None:
                         ttft_ms = (time.perf_counter() - started) * 1000
-                    text.append(delta or "")
+                    text.append(delta.get("content") or "")
                     reply.extend(choice.get("tokens") or ())
                 usage = event.get("usage") or usage
                 timings = event.get("timings") or timings

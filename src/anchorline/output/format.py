@@ -67,6 +67,10 @@ class ReasoningTags:
         """Whether a prompt that ends like this has opened a block."""
         return prompt_end.rstrip().endswith(self.begin.rstrip())
 
+    def left_open(self, text: str) -> bool:
+        """Whether reasoning begins in ``text`` and does not end in it."""
+        return text.rfind(self.begin.rstrip()) > text.rfind(self.end)
+
 
 THINK_TAGS = ReasoningTags(begin="<think>\n", end="</think>", before_end="\n", after_end="\n\n")
 """What most formats write."""

@@ -14,7 +14,7 @@ from anchorline.api.reply import ReplyHead, ReplyWriter
 from anchorline.engine.request import GenerationRequest, TokenForcer
 from anchorline.errors import RequestError
 from anchorline.output.budget import ReasoningBudget
-from anchorline.output.format import CallMode, ReplyContext
+from anchorline.output.format import CallMode, ReasoningTags, ReplyContext
 from anchorline.output.parser import PlainParser, ReplyParser
 from anchorline.output.unsplit import UnsplitReasoning
 from anchorline.server.state import BuiltPrompt, Prompts, ServerState
@@ -60,7 +60,7 @@ def prepare_chat_call(
     built = build_chat(call.prompt, state.prompts)
     head = _head(state, id, built, call.options)
     request = _request(state, head, built, field=field, received_seconds=received_seconds)
-    prompt_end = built.text[-PROMPT_END_CHARACTERS:]
+    prompt_end = _prompt_end(call, built, state.reply_format.reasoning)
     return PreparedCall(
         request=replace(request, forcer=_reasoning_budget(call, state, prompt_end=prompt_end)),
         options=call.options,
@@ -80,6 +80,14 @@ def build_chat(prompt: ChatPrompt, prompts: Prompts) -> BuiltPrompt:
         effort=prompt.effort,
         continue_final=prompt.continue_final,
     )
+
+
+def _prompt_end(call: ChatCall, built: BuiltPrompt, tags: ReasoningTags | None) -> str:
+    """How the prompt ends, for whoever reads the reply; reasoning that the client began is as good as just opened."""
+    begun = call.prompt.messages[-1].get("content") if call.prompt.continue_final else None
+    if tags is not None and isinstance(begun, str) and tags.left_open(begun):
+        return tags.begin
+    return built.text[-PROMPT_END_CHARACTERS:]
 
 
 def _parser(call: ChatCall, state: ServerState, *, prompt_end: str) -> ReplyParser:
