@@ -153,7 +153,19 @@ async def test_bad_bodies_name_the_field(here: Site, path: str, body: object, fi
 
 
 @pytest.mark.parametrize(
-    "path", ["/nowhere", "/v1", "/version", "/api/v1/models", "/v1/models/", "/health/", "//evil.example"]
+    "path",
+    [
+        "/nowhere",
+        "/v1",
+        "/version",
+        "/api/version",
+        "/api/ps",
+        "/slots",
+        "/api/v1/models",
+        "/v1/models/",
+        "/health/",
+        "//evil.example",
+    ],
 )
 async def test_unknown_paths_are_404(here: Site, path: str) -> None:
     async with here.client() as client:

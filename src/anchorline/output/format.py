@@ -56,8 +56,11 @@ class ReasoningTags:
     before_answer: str = ""
     """What every answer begins with."""
 
-    def wrap(self, reasoning: str, answer: str, *, opened: bool) -> str:
-        """A reply of both, behind a prompt that has ``opened`` a block or not."""
+    def wrap(self, reasoning: str, answer: str, *, prompt_end: str) -> str:
+        """A reply of both, to go on from a prompt that ends like this and may have opened either."""
+        if self.before_answer and prompt_end.endswith(self.before_answer):
+            return answer
+        opened = self.opened_by(prompt_end)
         if not opened and not reasoning:
             return f"{self.before_answer}{answer}"
         begin = "" if opened else self.begin

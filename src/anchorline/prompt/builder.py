@@ -289,7 +289,7 @@ def _begun_text(message: Message, reasoning: ReasoningTags | None, *, prompt_end
     if reasoning is None:
         return content
     thoughts: str = message.get("reasoning_content", "")
-    return reasoning.wrap(thoughts, content, opened=reasoning.opened_by(prompt_end))
+    return reasoning.wrap(thoughts, content, prompt_end=prompt_end)
 
 
 class _Watch:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 
+from anchorline.output.format import ReasoningTags
 from anchorline.output.formats.grammar import Grammar, Thinking
 from anchorline.output.formats.json_calls import json_arguments
 from anchorline.output.formats.machine import ReaderFormat
@@ -74,4 +75,5 @@ KIMI_K3 = ReaderFormat(
         thinking=(Thinking(_opening("think"), _closing("think")),),
         ignored=(_opening("response"), _closing("response"), _closing("message")),
     ).read,
+    reasoning=ReasoningTags(begin=_opening("think"), end=_closing("think"), before_answer=_opening("response")),
 )
