@@ -6,8 +6,11 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from anchorline.engine.request import FinishReason
 from anchorline.output.budget import ReasoningBudget
-from anchorline.output.format import THINK_TAGS, ReasoningTags
+from anchorline.output.events import ChoiceFinished, ReasoningDelta, TextDelta
+from anchorline.output.format import THINK_TAGS, CallMode, ReasoningTags, ReplyContext
+from anchorline.output.formats import FORMATS
 from tests.server.standin import CONTROL, ByteTokenizer
 
 
@@ -47,7 +50,12 @@ def test_a_block_beyond_it_is_closed_and_the_reply_goes_on() -> None:
 
 
 def test_a_second_block_gets_what_the_first_left() -> None:
-    assert text(budget(10), "<think>a</think>x<think>bcd") == "<think>a</think>x<think>b</think>cd"
+    assert text(budget(10), "<think>a</think>\n<think>bcd") == "<think>a</think>\n<think>b</think>cd"
+
+
+def test_a_tag_within_the_answer_is_text() -> None:
+    for said in ("One writes <think>so, and so on", "<think>a</think>Now <think>so, and so on"):
+        assert text(budget(12), said) == said
 
 
 def test_without_a_block_nothing_is_forced() -> None:
@@ -69,17 +77,22 @@ def test_tags_may_be_control_tokens() -> None:
     assert reply(forcer, [start, 97, 98]) == [start, 97, end, 98]
 
 
+def test_control_tokens_open_a_block_anywhere() -> None:
+    tags = ReasoningTags(begin="<|im_start|>", end="</think>")
+    start = CONTROL["<|im_start|>"]
+    assert reply(budget(1, tags=tags), [120, start, 97, 98]) == [120, start, 97, *b"</think>", 98]
+
+
 @given(
-    st.lists(st.sampled_from(["<think>", "</think>", "a", "<", "/think>", "think>"]), max_size=12).map("".join),
+    st.lists(st.sampled_from(["<think>", "</think>", "a", "<", "/think>", "think>", "\n"]), max_size=12).map("".join),
     st.integers(0, 12),
     st.booleans(),
 )
-def test_no_more_is_thought_than_the_budget_allows(wanted: str, tokens: int, opened: bool) -> None:
+def test_the_parser_finds_no_more_reasoning_than_the_budget_allows(wanted: str, tokens: int, opened: bool) -> None:
+    context = ReplyContext(
+        prompt_end="<think>" if opened else "", tools={}, calls=CallMode.NONE, new_call_id=lambda: "id"
+    )
+    parser = FORMATS["hermes"].parser(context)
     said = text(budget(tokens, opened=opened), wanted)
-    rest, inside, thought = ("<think>" if opened else "") + said, False, 0
-    while rest:
-        tag = "</think>" if inside else "<think>"
-        before, found, rest = rest.partition(tag)
-        thought += len(before) if inside else 0
-        inside ^= bool(found)
-    assert thought <= tokens
+    events = [*parser.feed(TextDelta(0, said, ())), *parser.feed(ChoiceFinished(0, FinishReason.STOP, None))]
+    assert sum(len(event.text) for event in events if isinstance(event, ReasoningDelta)) <= tokens

@@ -173,9 +173,9 @@ async def test_a_reply_may_go_on_within_its_reasoning(
 
 @pytest.mark.parametrize("field", ["thinking_budget", "reasoning_budget", "thinking_budget_tokens"])
 async def test_a_block_that_has_used_up_its_budget_is_closed(here: Site, field: str) -> None:
-    here.engine.script.reply = b"x(thoughts"
+    here.engine.script.reply = b"(thoughts"
     reply = await message(here, **{field: 3})
-    assert (reply["content"], reply["reasoning_content"]) == ("xughts", "tho")
+    assert (reply["content"], reply["reasoning_content"]) == ("ughts", "tho")
     reply = await message(here, **{field: -1})
     assert reply["reasoning_content"] == "thoughts"
 

@@ -14,6 +14,8 @@ class _Choice:
     """One choice's reply as far as it was looked at."""
 
     is_open: bool
+    answers: bool = False
+    """Text that is no reasoning has begun: what looks like an opening tag in it is text too."""
     tail: bytes = b""
     """The last bytes, in which a tag may have begun; empty behind a tag."""
     seen_tokens: int = 0
@@ -27,7 +29,8 @@ class ReasoningBudget:
     """The ``TokenForcer`` that ends reasoning after ``budget_tokens`` by the tokens of its closing tag.
 
     ``closing`` are the ids of the tag's text; ``opened`` tells that the prompt ends inside a block.
-    A tag that the model writes over several tokens is found like any other.
+    A tag that the model writes over several tokens is found like any other. A block begins where the
+    reply does or another has ended, and where the opening tag is made of control tokens anywhere.
     """
 
     def __init__(
@@ -42,6 +45,7 @@ class ReasoningBudget:
     ) -> None:
         assert closing, "a closing tag has tokens"
         self._begin, self._end = tags.begin.rstrip().encode(), tags.end.encode()
+        self._anywhere = any(text in tags.begin for text in tokenizer.control_tokens)
         self._tokenizer = tokenizer
         self._closing = tuple(closing)
         self._budget_tokens = budget_tokens
@@ -60,11 +64,16 @@ class ReasoningBudget:
         return token
 
     def _look_at(self, state: _Choice, token: int) -> None:
+        if state.answers and not self._anywhere:
+            return
         state.used_tokens += state.is_open
-        tag = self._end if state.is_open else self._begin
         state.tail += self._tokenizer.special_piece(token)
-        if tag in state.tail:
+        tag = self._end if state.is_open else self._begin
+        if tag in state.tail and (state.is_open or self._anywhere or state.tail.lstrip().startswith(tag)):
             state.is_open = not state.is_open
             state.tail = b""
-        else:
+        elif state.is_open or self._anywhere:
             state.tail = state.tail[-len(tag) :]
+        else:
+            state.tail = state.tail.lstrip()
+            state.answers = not tag.startswith(state.tail)
