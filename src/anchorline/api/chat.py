@@ -68,7 +68,11 @@ class ChatCall:
 
 def parse_chat(raw: bytes, *, context: ApiContext) -> ChatCall:
     """Decode and check a chat body. Raises RequestError naming the field."""
-    body = decode_body(raw, ChatBody)
+    return chat_call(decode_body(raw, ChatBody), context=context)
+
+
+def chat_call(body: ChatBody, *, context: ApiContext) -> ChatCall:
+    """Check a body, of a chat completion or brought into its form. Raises RequestError naming the field."""
     prompt = chat_prompt(body, limits=context.limits)
     _check_tool_choice(body.tool_choice, tools=prompt.tools)
     if body.functions:
