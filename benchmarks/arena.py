@@ -23,9 +23,9 @@ import numpy as np
 from anchorline.bench.models import bench_model
 from anchorline.cache.host import HostArena
 from anchorline.config import ContextConfig, ModelConfig
-from anchorline.llama.context import physical_cores
 from anchorline.llama.model import load_model
 from anchorline.llama.runtime import LlamaRuntime
+from anchorline.machine import physical_cores
 
 GB = 1e9
 ARENA_BYTES = 2 << 30

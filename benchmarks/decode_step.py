@@ -28,12 +28,13 @@ from anchorline.config import ContextConfig, EngineConfig, ModelConfig
 from anchorline.engine.engine import Engine
 from anchorline.engine.request import CallReport, FinishReason, GenerationRequest, SampledToken
 from anchorline.errors import AnchorlineError
-from anchorline.llama.context import create_context, physical_cores
+from anchorline.llama.context import create_context
 from anchorline.llama.dry import DrySamplers
 from anchorline.llama.interface import SamplingParams, TokenArray
 from anchorline.llama.model import Model, load_model
 from anchorline.llama.runtime import LlamaRuntime
 from anchorline.llama.sampler import build_chain
+from anchorline.machine import physical_cores
 
 CONTEXT_TOKENS = 4096
 SAMPLINGS = {

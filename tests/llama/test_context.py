@@ -16,6 +16,7 @@ from anchorline.errors import ConfigError, ModelError
 from anchorline.llama import context, testarchitectures
 from anchorline.llama.library import api
 from anchorline.llama.model import Model, load_model
+from anchorline.machine import physical_cores
 from tests.support.runtimes import feed, make_runtime, random_tokens
 
 TOKENS = random_tokens(80)
@@ -189,14 +190,8 @@ def test_each_sequence_adds_its_window_and_state(test_models: Callable[[str], Mo
     assert bytes_for("gemma3", 9) - bytes_for("gemma3", 1) == 8 * 64 * (2 * 2 * 32 * 2 + 2 * 256)
 
 
-def test_memory_and_cores_are_known_here() -> None:
-    available = context.available_bytes()
-    assert available is None or available > 1 << 20
-    assert context.physical_cores() >= 1
-
-
 def test_zero_threads_takes_the_cores(test_llama_model: Model) -> None:
     runtime = make_runtime(test_llama_model, threads=0)
-    assert api.llama_n_threads(runtime._context) == context.physical_cores()
-    assert api.llama_n_threads_batch(runtime._context) == context.physical_cores()
+    assert api.llama_n_threads(runtime._context) == physical_cores()
+    assert api.llama_n_threads_batch(runtime._context) == physical_cores()
     runtime.close()

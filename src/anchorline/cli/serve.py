@@ -12,8 +12,8 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from anchorline import machine
 from anchorline.api.models import Served
-from anchorline.cli import machine
 from anchorline.cli.banner import announce
 from anchorline.cli.logs import FORMATS as LOG_FORMATS
 from anchorline.cli.logs import LEVELS, set_up_logging

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import os
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from anchorline.llama.batch import LlamaBatch
 from anchorline.llama.blobs import MemoryLayout
 from anchorline.llama.library import api
 from anchorline.llama.model import Model
+from anchorline.machine import physical_cores, read_memory
 
 MOST_THREADS_PER_CPU = 8
 _MIN_OUTPUTS = 64
@@ -46,14 +46,15 @@ def create_context(model: Model, config: ContextConfig, *, sequences: int) -> An
     """
     _check_threads(config, os.cpu_count() or 1)
     params = _context_params(model, config, sequences=sequences)
-    available = None if _on_gpu(model, config) else available_bytes()
+    memory = None if _on_gpu(model, config) else read_memory()
     # Linux grants memory that it does not have and kills the process when it is touched later.
-    if available is not None:
+    if memory is not None:
         needed = context_bytes(model, config, context_tokens=params.n_ctx, sequences=sequences)
-        if needed is not None and needed > available:
+        if needed is not None and needed > memory.available_bytes:
             raise ModelError(
-                f"a context of {params.n_ctx} tokens (--ctx) needs about {_gib(needed)}, but {_gib(available)} "
-                f"are available; lower --ctx, or shrink the rows with --cache-type-k and --cache-type-v"
+                f"a context of {params.n_ctx} tokens (--ctx) needs about {_gib(needed)}, but "
+                f"{_gib(memory.available_bytes)} are available; lower --ctx, or shrink the rows with --cache-type-k "
+                f"and --cache-type-v"
             )
     with library.log.listen() as lines:
         context = api.llama_init_from_model(model.handle, params)
@@ -94,37 +95,6 @@ def context_bytes(model: Model, config: ContextConfig, *, context_tokens: int, s
 def output_limit(sequences: int) -> int:
     """Logits in one decode that memory is reserved for: at least one for each sequence."""
     return max(_MIN_OUTPUTS, sequences + 1)
-
-
-def available_bytes() -> int | None:
-    """Memory this process may still take, by the kernel's count and its cgroup; None if unknown."""
-    bounds = []
-    for line in _lines("/proc/meminfo"):
-        if line.startswith("MemAvailable:"):
-            bounds.append(int(line.split()[1]) * 1024)
-    for limit_file, usage_file in (
-        ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
-        ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
-    ):
-        limit, usage = _lines(limit_file), _lines(usage_file)
-        if limit and usage and limit[0].isdigit():
-            # Cached file pages count as usage but are given up when memory is asked for.
-            cached = sum(
-                int(line.split()[1])
-                for line in _lines(str(Path(limit_file).with_name("memory.stat")))
-                if line.startswith("inactive_file ")
-            )
-            bounds.append(max(0, int(limit[0]) - int(usage[0]) + cached))
-    return min(bounds, default=None)
-
-
-def physical_cores() -> int:
-    """Cores this process may use, hyper-threads counted once."""
-    usable = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
-    siblings = {
-        "".join(_lines(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")) or str(cpu) for cpu in usable
-    }
-    return max(1, len(siblings))
 
 
 def _context_params(model: Model, config: ContextConfig, *, sequences: int) -> Any:
@@ -275,13 +245,6 @@ def _apply_adapters(context: Any, model: Model) -> None:
     scales = (ctypes.c_float * count)(*[scale for _adapter, scale in model.adapters])
     if api.llama_set_adapters_lora(context, pointers, count, scales) != 0:
         raise ModelError("llama.cpp refused to apply the LoRA adapters (--lora)")
-
-
-def _lines(path: str) -> list[str]:
-    try:
-        return Path(path).read_text().splitlines()
-    except OSError:
-        return []
 
 
 def _gib(count: int) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from anchorline.cli.machine import GIB, default_cache_bytes, free_ram_bytes, physical_cores
+from anchorline.machine import GIB, default_cache_bytes, physical_cores, read_memory, total_ram_bytes
 
 
 def put(root: Path, name: str, text: str) -> None:
@@ -17,19 +17,27 @@ def put(root: Path, name: str, text: str) -> None:
     path.write_text(text)
 
 
+def free_ram_bytes(root: Path) -> int:
+    memory = read_memory(root=root)
+    assert memory is not None
+    return memory.available_bytes
+
+
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    put(tmp_path, "proc/meminfo", "MemTotal: 65536 kB\nMemFree: 1 kB\nMemAvailable: 33554432 kB\n")
+    put(tmp_path, "proc/meminfo", "MemTotal: 67108864 kB\nMemFree: 1 kB\nMemAvailable: 33554432 kB\n")
     return tmp_path
 
 
 def test_without_limits_it_is_what_the_kernel_calls_available(root: Path) -> None:
-    assert free_ram_bytes(root=root) == 32 * GIB
+    assert free_ram_bytes(root) == 32 * GIB
+    assert total_ram_bytes(root=root) == 64 * GIB
     assert default_cache_bytes(root=root) == 8 * GIB
 
 
 def test_the_cache_gets_a_gibibyte_even_on_a_full_machine(tmp_path: Path) -> None:
-    assert free_ram_bytes(root=tmp_path) == 0
+    assert read_memory(root=tmp_path) is None
+    assert total_ram_bytes(root=tmp_path) is None
     assert default_cache_bytes(root=tmp_path) == GIB
 
 
@@ -39,14 +47,15 @@ def test_the_tightest_control_group_above_us_counts(root: Path) -> None:
     put(root, "sys/fs/cgroup/a/memory.current", str(2 * GIB))
     put(root, "sys/fs/cgroup/a/b/memory.max", "max")
     put(root, "sys/fs/cgroup/a/b/memory.current", str(GIB))
-    assert free_ram_bytes(root=root) == 8 * GIB
+    assert free_ram_bytes(root) == 8 * GIB
+    assert total_ram_bytes(root=root) == 10 * GIB
 
 
 def test_version_one_control_groups(root: Path) -> None:
     put(root, "sys/fs/cgroup/memory/memory.limit_in_bytes", str(6 * GIB))
     put(root, "sys/fs/cgroup/memory/memory.usage_in_bytes", str(2 * GIB))
     assert default_cache_bytes(root=root) == GIB
-    assert free_ram_bytes(root=root) == 4 * GIB
+    assert free_ram_bytes(root) == 4 * GIB
 
 
 def test_old_file_cache_is_free(root: Path) -> None:
@@ -54,26 +63,31 @@ def test_old_file_cache_is_free(root: Path) -> None:
     put(root, "sys/fs/cgroup/memory.max", str(10 * GIB))
     put(root, "sys/fs/cgroup/memory.current", str(9 * GIB))
     put(root, "sys/fs/cgroup/memory.stat", f"anon 1\ninactive_file {3 * GIB}\nactive_file 7\n")
-    assert free_ram_bytes(root=root) == 4 * GIB
+    assert free_ram_bytes(root) == 4 * GIB
 
 
 def test_a_group_over_its_limit_leaves_nothing(root: Path) -> None:
     put(root, "proc/self/cgroup", "0::/\n")
     put(root, "sys/fs/cgroup/memory.max", "100")
     put(root, "sys/fs/cgroup/memory.current", "200")
-    assert free_ram_bytes(root=root) == 0
+    assert free_ram_bytes(root) == 0
 
 
 def test_hyper_threads_count_once(tmp_path: Path) -> None:
-    for cpu, core in enumerate((0, 0, 1, 1)):
-        put(tmp_path, f"sys/devices/system/cpu/cpu{cpu}/topology/physical_package_id", "0\n")
-        put(tmp_path, f"sys/devices/system/cpu/cpu{cpu}/topology/core_id", f"{core}\n")
+    for cpu, siblings in enumerate(("0-1", "0-1", "2-3", "2-3")):
+        put(tmp_path, f"sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list", f"{siblings}\n")
     assert physical_cores(root=tmp_path, allowed={0, 1, 2, 3}) == 2
     assert physical_cores(root=tmp_path, allowed={0, 1}) == 1
 
 
 def test_without_a_topology_each_cpu_is_a_core(tmp_path: Path) -> None:
     assert physical_cores(root=tmp_path, allowed={0, 1, 2}) == 3
+
+
+def test_without_a_control_group_file_the_root_group_counts(root: Path) -> None:
+    put(root, "sys/fs/cgroup/memory.max", str(3 * GIB))
+    put(root, "sys/fs/cgroup/memory.current", str(GIB))
+    assert free_ram_bytes(root) == 2 * GIB
 
 
 def test_this_machine() -> None:
@@ -83,7 +97,7 @@ def test_this_machine() -> None:
 
 OPEN_FILES = """
 import resource, sys
-from anchorline.cli.machine import allow_open_files
+from anchorline.machine import allow_open_files
 soft, hard, connections = map(int, sys.argv[1:])
 resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 allow_open_files(connections=connections)
