@@ -108,6 +108,16 @@ def test_a_request_that_refuses_the_cache_neither_restores_nor_saves() -> None:
     refused = harness.ask(make_prompt(FIRST), use_cache=False).report
     assert refused is not None
     assert refused.restored_tokens == 0
+    assert refused.miss is MissReason.OFF
+    assert refused.seen_tokens == len(FIRST)
+
+
+def test_a_request_that_refuses_the_cache_misses_nothing_where_nothing_is_kept() -> None:
+    harness = Harness(FakeRuntime())
+    harness.ask(make_prompt(OTHER), use_cache=False)
+    refused = harness.ask(make_prompt(OTHER), use_cache=False).report
+    assert refused is not None
+    assert refused.miss is None
 
 
 def test_streams_share_steps_and_a_long_prefill_pauses_others_for_one_chunk() -> None:

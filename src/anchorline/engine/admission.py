@@ -56,7 +56,8 @@ class Admission:
     def admit(self, stream: Stream) -> bool:
         """Start ``stream``; False, with nothing changed but idle sequences dropped, when the pool has no room."""
         started = self.clock()
-        match = self._match(stream)
+        known = self._match(stream)
+        match = known if stream.call.request.use_cache else NOTHING_MATCHED
         residents = self._residents(stream)
         plan = self._plan(stream, match, residents)
         source = None if plan.sequence is None else self.pool[plan.sequence]
@@ -80,8 +81,8 @@ class Admission:
         )
         if stream.call.admitted_seconds is None:
             stream.call.admitted_seconds = started
-            seen = max(match.seen, max((r.match_tokens for r in residents), default=0))
-            miss, missing_cut = self._miss(stream, match, seen, live.length, failure=failure)
+            seen = max(known.seen, max((r.match_tokens for r in residents), default=0))
+            miss, missing_cut = self._miss(stream, known, seen, live.length, failure=failure)
             stream.call.restoration = Restoration(
                 plan=_plan_kind(plan, live),
                 resident_tokens=min(plan.resident_tokens, live.length),
@@ -98,9 +99,10 @@ class Admission:
     # -- match and plan -----------------------------------------------------------------------
 
     def _match(self, stream: Stream) -> Match:
-        if self.cache is None or not stream.call.request.use_cache:
+        """What the cache knows of the stream's tokens, whether or not the request lets it be used."""
+        if self.cache is None:
             return NOTHING_MATCHED
-        if self.stateful:
+        if self.stateful and stream.call.request.use_cache:
             # A finished sequence can be gone on from at its tip alone; elsewhere only what is saved of it helps.
             self.saver.flush_all()
         return self.cache.match(stream.call.prompt, stream.buffer.view(0, stream.buffer.count))
@@ -179,6 +181,9 @@ class Admission:
         reach = min(seen, stream.buffer.count - 1)
         if restored >= reach:
             return None, None
+        if self.cache is not None and not stream.call.request.use_cache:
+            refused = self.cache.resume_point(match, reach) > restored
+            return (MissReason.OFF if refused else None), None
         if failure is not None:
             return failure, None
         if match.absence is not None:

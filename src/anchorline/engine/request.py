@@ -91,7 +91,7 @@ class MissReason(StrEnum):
     NO_STATE = "no_state"
     """The rows are there, but no state was kept at a later cut, and the model resumes only at one."""
     OFF = "off"
-    """The cache is off, for the server or for this request."""
+    """The request asked for no cache (``cache_prompt: false``); with it more would have been restored."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
