@@ -41,7 +41,7 @@ def test_answers_stay_identical_while_segments_are_evicted(test_llama_model: Mod
             expected, _ = ask(off, prompt, str(index))
             answer, _ = ask(on, prompt, str(index))
             assert answer == expected
-        assert on.stats().evictions > 0
+        assert on.stats().cache.evictions > 0
 
 
 def test_default_mode_resumes_anywhere_and_differs_from_cold_by_batch_effects_alone(tiny_smollm2_model: Model) -> None:

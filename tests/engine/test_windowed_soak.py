@@ -50,7 +50,7 @@ def test_five_hundred_alternating_requests_over_three_contexts() -> None:
             recorder.wait()
         stats = engine.stats()
         assert stats.alive
-        assert stats.evictions > 0
+        assert stats.cache.evictions > 0
         # Every cell can be used again: a prompt that fills the context to its end is answered.
         full = conversation(9, model.info.vocab_size, CONTEXT - 300 - 2)[0]
         sampling = SamplingParams(temperature=0.0, ignore_eos=True)

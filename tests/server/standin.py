@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from anchorline.cache.prompt import Prompt
+from anchorline.cache.storage import CacheCounters
 from anchorline.engine.request import (
     CallReport,
     FinishReason,
@@ -150,14 +151,17 @@ class StandInEngine:
             host_segments=8,
             pinned_bytes=9,
             pins=1,
-            restored_bytes=11,
-            exported_bytes=12,
-            saved_segments=13,
-            evictions=14,
-            evicted_bytes=15,
-            unsaved_by_reason={"budget": 16},
-            restore_failures=17,
             pins_released=18,
+            cache=CacheCounters(
+                restored_bytes=11,
+                exported_bytes=12,
+                saved_segments=13,
+                evictions=14,
+                evicted_bytes=15,
+                unsaved=Counter(budget=16),
+                restore_failures=17,
+                saved_states=19,
+            ),
         )
 
     def _run(self) -> None:

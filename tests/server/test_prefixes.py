@@ -128,7 +128,7 @@ def test_the_pinned_head_outlives_side_calls_and_one_shots(tiny_smollm2_model: M
             ask(url, title)
         for n in range(40):
             ask(url, body(f"{n} " + "Something that nobody asks again. " * 60, system=f"One-shot {n}.", tools=[]))
-        assert live.engine.stats().evictions > 0
+        assert live.engine.stats().cache.evictions > 0
         other_session = body("Is Ulysses here?")
         head = agreement(ids_of(url, conversation), ids_of(url, other_session))
         assert ask(url, other_session)["timings"]["host_n"] >= head - 8

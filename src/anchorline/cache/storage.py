@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from anchorline.cache.eviction import Victims
 from anchorline.cache.host import Extent, HostArena
@@ -29,6 +29,11 @@ class CacheCounters:
     evicted_bytes: int = 0
     restore_failures: int = 0
     unsaved: Counter[str] = field(default_factory=Counter)
+    """What was not kept, by reason: an ``Absence``, or ``pin_over_limit``."""
+
+    def copy(self) -> CacheCounters:
+        """These counts, which no longer change."""
+        return replace(self, unsaved=self.unsaved.copy())
 
 
 class HostStorage:

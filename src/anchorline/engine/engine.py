@@ -228,7 +228,6 @@ class Engine:
         )
         if cache is None:
             return snapshot
-        counters = cache.counters
         return replace(
             snapshot,
             pending_saves=loop.pending_saves,
@@ -239,12 +238,6 @@ class Engine:
             host_state_bytes=cache.tree.state_bytes,
             pinned_bytes=cache.pins.pinned_bytes,
             pins=len(cache.pins),
-            restored_bytes=counters.restored_bytes,
-            exported_bytes=counters.exported_bytes,
-            saved_segments=counters.saved_segments,
-            evictions=counters.evictions,
-            evicted_bytes=counters.evicted_bytes,
-            unsaved_by_reason=dict(counters.unsaved),
-            restore_failures=counters.restore_failures,
             pins_released=cache.pins.released,
+            cache=cache.counters.copy(),
         )

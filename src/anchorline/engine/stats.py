@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
+
+from anchorline.cache.storage import CacheCounters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,11 +32,6 @@ class EngineStats:
     """Part of ``host_used_bytes``; the rest is rows."""
     pinned_bytes: int = 0
     pins: int = 0
-    restored_bytes: int = 0
-    exported_bytes: int = 0
-    saved_segments: int = 0
-    evictions: int = 0
-    evicted_bytes: int = 0
-    unsaved_by_reason: Mapping[str, int] = field(default_factory=dict)
-    restore_failures: int = 0
     pins_released: int = 0
+    cache: CacheCounters = field(default_factory=CacheCounters)
+    """A copy, never changed."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from operator import attrgetter
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
@@ -17,7 +18,7 @@ StatsSource = Callable[[], EngineStats]
 class _Declared:
     name: str
     field: str
-    """Name in EngineStats."""
+    """Its path in EngineStats."""
     help: str
 
 
@@ -42,12 +43,13 @@ _GAUGES = (
 _COUNTERS = (
     _Declared("decode_calls", "decode_calls", "Batches decoded."),
     _Declared("preemptions", "preemptions", "Streams put back into the queue for want of cells."),
-    _Declared("restored_bytes", "restored_bytes", "Bytes put back into the live KV cache."),
-    _Declared("exported_bytes", "exported_bytes", "Bytes exported from the live KV cache."),
-    _Declared("saved_segments", "saved_segments", "Segments saved."),
-    _Declared("evictions", "evictions", "Segments evicted from the host tier."),
-    _Declared("evicted_bytes", "evicted_bytes", "Bytes evicted from the host tier."),
-    _Declared("restore_failures", "restore_failures", "Restores refused by llama.cpp and recomputed."),
+    _Declared("restored_bytes", "cache.restored_bytes", "Bytes put back into the live KV cache."),
+    _Declared("exported_bytes", "cache.exported_bytes", "Bytes exported from the live KV cache."),
+    _Declared("saved_segments", "cache.saved_segments", "Segments saved."),
+    _Declared("saved_states", "cache.saved_states", "States of stateful models saved."),
+    _Declared("evictions", "cache.evictions", "Segments evicted from the host tier."),
+    _Declared("evicted_bytes", "cache.evicted_bytes", "Bytes evicted from the host tier."),
+    _Declared("restore_failures", "cache.restore_failures", "Restores refused by llama.cpp and recomputed."),
     _Declared("pins_released", "pins_released", "Pins given up because pins exceeded their bound."),
 )
 
@@ -65,14 +67,16 @@ class EngineCollector(Collector):
     def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
         stats = self._stats()
         for gauge in _GAUGES:
-            yield GaugeMetricFamily(f"anchorline_{gauge.name}", gauge.help, value=_number(getattr(stats, gauge.field)))
+            yield GaugeMetricFamily(
+                f"anchorline_{gauge.name}", gauge.help, value=_number(attrgetter(gauge.field)(stats))
+            )
         for counter in _COUNTERS:
-            value = float(getattr(stats, counter.field))
+            value = float(attrgetter(counter.field)(stats))
             yield CounterMetricFamily(f"anchorline_{counter.name}", counter.help, value=value)
         unsaved = CounterMetricFamily(
             "anchorline_unsaved_cuts", "Cuts that were not saved, by reason.", labels=["reason"]
         )
-        for reason, count in sorted(stats.unsaved_by_reason.items()):
+        for reason, count in sorted(stats.cache.unsaved.items()):
             unsaved.add_metric([reason], float(count))
         yield unsaved
 
