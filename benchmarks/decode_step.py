@@ -60,7 +60,7 @@ class Stamps:
     def on_done(self, report: CallReport) -> None:
         self.ended.set()
 
-    def on_error(self, error: AnchorlineError) -> None:
+    def on_error(self, error: AnchorlineError, report: CallReport | None) -> None:
         self.error = error
         self.ended.set()
 

@@ -176,6 +176,8 @@ def test_cancelled_prefill_keeps_its_progress() -> None:
     assert 0 < done < len(ids)
     harness.loop.cancel(call)
     assert isinstance(recorder.error, Cancelled)
+    assert recorder.report is not None
+    assert (recorder.report.prefilled_tokens, recorder.report.generated_tokens) == (done, 0)
     harness.run()
     retry = harness.ask(make_prompt(ids))
     check_reply(retry, ids)
@@ -191,7 +193,21 @@ def test_cancelling_a_waiting_call_frees_nothing_else() -> None:
     harness.loop.cancel(call)
     harness.run()
     assert isinstance(second.error, Cancelled)
+    assert second.report is None
     check_reply(first, FIRST, 20)
+
+
+def test_a_call_cancelled_in_mid_reply_reports_what_it_did() -> None:
+    harness = Harness(FakeRuntime())
+    harness.ask(make_prompt(FIRST), max_tokens=1)
+    call, recorder = harness.open(make_prompt([*FIRST, 40, 41]), max_tokens=20)
+    while len(recorder.sampled) < 3:
+        harness.loop.step()
+    harness.loop.cancel(call)
+    report = recorder.report
+    assert report is not None
+    assert report.restored_tokens == len(FIRST)
+    assert (report.prefilled_tokens, report.generated_tokens) == (2, 3)
 
 
 def test_refused_import_recomputes_and_says_so() -> None:

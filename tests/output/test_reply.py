@@ -14,6 +14,7 @@ from anchorline.llama.interface import TokenArray, TokenLogprob
 from anchorline.output.events import ChoiceFinished, ReplyEvent, ReplyFailed, TextDelta, TokenText
 from anchorline.output.formats import FORMATS
 from anchorline.output.reply import Reply
+from tests.api.test_replies import REPORT
 from tests.output.reading import context, put_together
 from tests.prompt.vocabulary import ToyTokenizer
 
@@ -153,8 +154,8 @@ def test_choices_do_not_mix() -> None:
 def test_an_error_is_the_last_event() -> None:
     events: list[ReplyEvent] = []
     error = Cancelled("gone")
-    Reply(Pieces([]), choices=1, stop=(), emit=events.append).on_error(error)
-    assert events == [ReplyFailed(error)]
+    Reply(Pieces([]), choices=1, stop=(), emit=events.append).on_error(error, REPORT)
+    assert events == [ReplyFailed(error, REPORT)]
 
 
 def test_only_the_control_tokens_that_a_parser_asked_for_have_text() -> None:

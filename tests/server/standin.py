@@ -90,6 +90,7 @@ class StandInEngine:
         self._changed = threading.Condition()
         self._allowed = 0
         self._produced = 0
+        self._waiting = False
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def start(self) -> None:
@@ -125,6 +126,11 @@ class StandInEngine:
     def wait_for_submission(self, count: int = 1) -> None:
         with self._changed:
             assert self._changed.wait_for(lambda: len(self.submitted) >= count, timeout=30)
+
+    def wait_for_tokens(self, count: int) -> None:
+        """Until a paused reply has produced ``count`` tokens and stands still."""
+        with self._changed:
+            assert self._changed.wait_for(lambda: self._produced == count and self._waiting, timeout=30)
 
     def wait_for_cancel(self, request_id: str) -> None:
         with self._changed:
@@ -177,7 +183,7 @@ class StandInEngine:
                 self.finished.append(request.id)
                 self._changed.notify_all()
         for _, consumer in waiting:
-            consumer.on_error(EngineFailure("the engine has stopped"))
+            consumer.on_error(EngineFailure("the engine has stopped"), None)
 
     def _answer(self, request: GenerationRequest, consumer: ReplyConsumer) -> None:
         script, generated = self.script, 0
@@ -189,10 +195,10 @@ class StandInEngine:
                     break
                 if not self._may_go_on(request.id):
                     error = Cancelled("cancelled") if self.alive else EngineFailure("the engine has stopped")
-                    consumer.on_error(error)
+                    consumer.on_error(error, self._report(request, generated))
                     return
                 if script.error is not None and position == script.error_after:
-                    consumer.on_error(script.error)
+                    consumer.on_error(script.error, self._report(request, generated))
                     return
                 generated += 1
                 if consumer.on_token(choice, self._sampled(token, request.logprobs)):
@@ -216,6 +222,8 @@ class StandInEngine:
     def _may_go_on(self, request_id: str) -> bool:
         with self._changed:
             if self.script.paused:
+                self._waiting = self._produced == self._allowed
+                self._changed.notify_all()
                 self._changed.wait_for(
                     lambda: self._produced < self._allowed or request_id in self.cancelled or not self.alive
                 )

@@ -10,6 +10,7 @@ import httpx
 import pytest
 from starlette.types import Message
 
+from anchorline.errors import BackendFailure
 from tests.server.asgi import AsgiCall
 from tests.server.support import Site, listening, site
 
@@ -36,6 +37,42 @@ async def test_leaving_before_the_first_token_cancels(here: Site, stream: bool) 
         await asyncio.to_thread(here.engine.wait_for_cancel, request_id)
         await asyncio.to_thread(here.engine.wait_for_finish, request_id)
     assert b"anchorline_cancelled_total 1.0" in here.state.metrics.exposition()
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("stream", [False, True])
+async def test_what_a_cancelled_call_did_is_logged_and_counted(
+    here: Site, stream: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "anchorline.request")
+    here.engine.script.paused = True
+    leaving = call(stream=stream)
+    async with leaving.running(here.app):
+        here.engine.allow(3)
+        request_id = await submitted(here)
+        await asyncio.to_thread(here.engine.wait_for_tokens, 3)
+        leaving.leave()
+        await asyncio.to_thread(here.engine.wait_for_finish, request_id)
+    (line,) = [record.getMessage() for record in caplog.records if "status=cancelled" in record.getMessage()]
+    assert line.startswith(f"id={request_id} status=cancelled plan=restore prompt=")
+    assert " generated=3 " in line
+    assert b'anchorline_tokens_total{source="generated"} 3.0' in here.state.metrics.exposition()
+    assert b"anchorline_decode_seconds_count 0.0" in here.state.metrics.exposition()
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("stream", [False, True])
+async def test_what_a_failed_call_did_is_logged_and_counted(
+    here: Site, stream: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "anchorline.request")
+    here.engine.script.error, here.engine.script.error_after = BackendFailure("no more"), 2
+    failing = call(stream=stream)
+    async with failing.running(here.app):
+        pass
+    (line,) = [record.getMessage() for record in caplog.records if "status=failed" in record.getMessage()]
+    assert " generated=2 " in line
+    assert b'anchorline_tokens_total{source="generated"} 2.0' in here.state.metrics.exposition()
 
 
 @pytest.mark.anyio

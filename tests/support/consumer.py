@@ -46,7 +46,8 @@ class Recorder:
         self.report = report
         self._ended.set()
 
-    def on_error(self, error: AnchorlineError) -> None:
+    def on_error(self, error: AnchorlineError, report: CallReport | None) -> None:
         assert not self.has_ended
         self.error = error
+        self.report = report
         self._ended.set()

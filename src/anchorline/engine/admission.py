@@ -181,9 +181,9 @@ class Admission:
         reach = min(seen, stream.buffer.count - 1)
         if restored >= reach:
             return None, None
-        if self.cache is not None and not stream.call.request.use_cache:
-            refused = self.cache.resume_point(match, reach) > restored
-            return (MissReason.OFF if refused else None), None
+        cache = None if stream.call.request.use_cache else self.cache
+        if cache is not None and cache.resume_point(match, reach) > restored:
+            return MissReason.OFF, None
         if failure is not None:
             return failure, None
         if match.absence is not None:

@@ -161,7 +161,7 @@ class Engine:
             self._open.clear()
         for call in open_calls:
             call.close()
-            call.consumer.on_error(error)
+            call.fail(error, self._clock())
 
     def _serve(self) -> None:
         published = self._clock()

@@ -85,7 +85,7 @@ class EngineLoop:
                 self._leave(stream)
             stream.close()
         self._blocked = False
-        call.consumer.on_error(error or Cancelled("the request was cancelled"))
+        call.fail(error or Cancelled("the request was cancelled"), self._clock())
 
     # -- one step -----------------------------------------------------------------------------
 
@@ -177,6 +177,8 @@ class EngineLoop:
         live = stream.live
         assert live is not None
         live.length += share
+        if stream.choice == 0:
+            stream.call.reached_tokens = max(stream.call.reached_tokens, min(live.length, len(stream.call.prompt)))
         if stream.call.prefilled_seconds is None and not stream.in_prompt:
             stream.call.prefilled_seconds = now
         if stream.stops and stream.stops[0] == live.length:

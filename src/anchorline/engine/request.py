@@ -98,7 +98,8 @@ class MissReason(StrEnum):
 class CallReport:
     """What one call did; the source of ``usage``, ``timings``, the log line and the metrics.
 
-    ``resident_tokens + host_tokens + prefilled_tokens == prompt_tokens`` always holds.
+    ``resident_tokens + host_tokens + prefilled_tokens == prompt_tokens`` holds for every call that
+    finished; of one that was cancelled or failed, less may have been prefilled.
     """
 
     id: str
@@ -144,4 +145,6 @@ class ReplyConsumer(Protocol):
 
     def on_done(self, report: CallReport) -> None: ...
 
-    def on_error(self, error: AnchorlineError) -> None: ...
+    def on_error(self, error: AnchorlineError, report: CallReport | None) -> None:
+        """The call was cancelled or failed; ``report`` is what it did until then, None if it never began."""
+        ...

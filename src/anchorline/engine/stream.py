@@ -15,6 +15,7 @@ from anchorline.engine.request import (
     PlanKind,
     ReplyConsumer,
 )
+from anchorline.errors import AnchorlineError
 from anchorline.llama.interface import Sampler, SamplingParams, TokenArray
 
 BUFFER_SPARE_TOKENS = 256
@@ -48,6 +49,8 @@ class Call:
     prefilled_seconds: float | None = None
     """When the first stream's prompt was decoded."""
     first_token_seconds: float | None = None
+    reached_tokens: int = 0
+    """Of the prompt, the most that the first stream has held."""
     finished_streams: int = 0
     forked: bool = False
     """Whether the choices beyond the first have been let go."""
@@ -65,8 +68,12 @@ class Call:
         for stream in self.streams:
             stream.close()
 
+    def fail(self, error: AnchorlineError, now: float) -> None:
+        """Tell the consumer that the call ends early, and what it did until then."""
+        self.consumer.on_error(error, None if self.admitted_seconds is None else self.report(now))
+
     def report(self, now: float) -> CallReport:
-        """The account of a finished call."""
+        """The account of a call that is finished, or ended early."""
         received = self.request.received_seconds
         admitted = self.admitted_seconds if self.admitted_seconds is not None else now
         prefilled = self.prefilled_seconds if self.prefilled_seconds is not None else now
@@ -81,7 +88,7 @@ class Call:
             prompt_tokens=prompt_tokens,
             resident_tokens=source.resident_tokens,
             host_tokens=source.host_tokens,
-            prefilled_tokens=prompt_tokens - restored,
+            prefilled_tokens=max(0, self.reached_tokens - restored),
             generated_tokens=sum(stream.generated for stream in self.streams),
             seen_tokens=seen,
             miss=source.miss,

@@ -23,7 +23,7 @@ class Metrics:
         self.tokens = self._counter(
             "tokens", "Tokens by source: resident and host were restored, prefilled and generated computed.", "source"
         )
-        self.plans = self._counter("plans", "Finished calls by where their prefix came from.", "kind")
+        self.plans = self._counter("plans", "Calls by where their prefix came from.", "kind")
         self.hits = self._counter("hits", "Calls that restored tokens, by tier; both tiers may serve one call.", "tier")
         self.misses = self._counter("misses", "Calls that restored less than was once seen, by reason.", "reason")
         self.missed_tokens = self._counter("missed_tokens", "Tokens seen before but prefilled again.", "reason")
@@ -43,6 +43,16 @@ class Metrics:
 
     def count_call(self, report: CallReport) -> None:
         """Count one finished call."""
+        self.count_work(report)
+        self.queue_seconds.observe(report.queue_seconds)
+        self.restore_seconds.observe(report.restore_seconds)
+        self.prefill_seconds.observe(report.prefill_seconds)
+        self.decode_seconds.observe(report.decode_seconds)
+        if report.ttft_seconds is not None:
+            self.ttft_seconds.observe(report.ttft_seconds)
+
+    def count_work(self, report: CallReport) -> None:
+        """Count what one call restored, missed and computed; all there is to count of one that ended early."""
         self.tokens.labels("resident").inc(report.resident_tokens)
         self.tokens.labels("host").inc(report.host_tokens)
         self.tokens.labels("prefilled").inc(report.prefilled_tokens)
@@ -53,12 +63,6 @@ class Metrics:
         if report.miss is not None:
             self.misses.labels(report.miss.value).inc()
             self.missed_tokens.labels(report.miss.value).inc(max(0, report.seen_tokens - report.restored_tokens))
-        self.queue_seconds.observe(report.queue_seconds)
-        self.restore_seconds.observe(report.restore_seconds)
-        self.prefill_seconds.observe(report.prefill_seconds)
-        self.decode_seconds.observe(report.decode_seconds)
-        if report.ttft_seconds is not None:
-            self.ttft_seconds.observe(report.ttft_seconds)
 
     def exposition(self) -> bytes:
         """Everything in Prometheus' text format."""

@@ -92,9 +92,10 @@ class ReplyFinished:
 
 @dataclass(frozen=True, slots=True)
 class ReplyFailed:
-    """The last event of a call that failed."""
+    """The last event of a call that failed or was cancelled; ``report`` is None when it never began."""
 
     error: AnchorlineError
+    report: CallReport | None = None
 
 
 ChoiceEvent = TextDelta | ReasoningDelta | ToolCallStarted | ToolCallDelta | ToolCallFinished | ChoiceFinished

@@ -110,5 +110,5 @@ class Reply:
     def on_done(self, report: CallReport) -> None:
         self._emit(ReplyFinished(report))
 
-    def on_error(self, error: AnchorlineError) -> None:
-        self._emit(ReplyFailed(error))
+    def on_error(self, error: AnchorlineError, report: CallReport | None) -> None:
+        self._emit(ReplyFailed(error, report))

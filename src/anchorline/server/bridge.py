@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 
 from anchorline.output.events import ReplyEvent, ReplyFailed, ReplyFinished
 
@@ -19,6 +20,8 @@ class EventBridge:
         self._events: deque[ReplyEvent] = deque()
         self._wake = asyncio.Event()
         self._scheduled = False
+        self._last: ReplyFinished | ReplyFailed | None = None
+        self._left: Callable[[ReplyFinished | ReplyFailed], None] | None = None
         self.disconnected = False
         """The client is gone; set on the event loop only."""
         self.ended = False
@@ -27,6 +30,8 @@ class EventBridge:
     def emit(self, event: ReplyEvent) -> None:
         """Take an event; called on the engine thread, never blocks or raises."""
         self._events.append(event)
+        if isinstance(event, ReplyFinished | ReplyFailed):
+            self._last = event
         if self._scheduled:  # the reader has not drained yet and will find this event too
             return
         self._scheduled = True
@@ -34,6 +39,13 @@ class EventBridge:
             self._loop.call_soon_threadsafe(self._on_wake)
         except RuntimeError:  # the loop is closed: the server has stopped and nobody reads any more
             return
+
+    def leave(self, then: Callable[[ReplyFinished | ReplyFailed], None]) -> None:
+        """Read no more; ``then`` gets the last event on the event loop, now if it has come, else when it comes."""
+        if self._last is not None:
+            then(self._last)
+        else:
+            self._left = then
 
     def disconnect(self) -> None:
         """Wake the reader because the client is gone; called on the event loop."""
@@ -58,4 +70,7 @@ class EventBridge:
 
     def _on_wake(self) -> None:
         self._scheduled = False  # before the reader drains, so that later events wake it again
+        if self._left is not None and self._last is not None:
+            then, self._left = self._left, None
+            then(self._last)
         self._wake.set()

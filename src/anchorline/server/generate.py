@@ -12,11 +12,12 @@ from starlette.types import Receive, Scope, Send
 
 from anchorline.api import sse
 from anchorline.api.errors import api_error
+from anchorline.errors import Cancelled
 from anchorline.output.events import ReplyEvent, ReplyFailed, ReplyFinished
 from anchorline.output.reply import Reply
 from anchorline.server.body import read_body
 from anchorline.server.bridge import EventBridge
-from anchorline.server.log import call_line, cancelled_line, error_line, logger
+from anchorline.server.log import call_line, ended_line, error_line, logger
 from anchorline.server.prepare import Prepare, PreparedCall
 from anchorline.server.responses import SHUTTING_DOWN, json_response
 from anchorline.server.state import ServerState
@@ -73,6 +74,7 @@ class GenerationResponse(Response):
         self._started = False
         self._completed = False
         """The reply's last event was handled while the client was there."""
+        self._accounted = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Raises QueueFull, RequestError or EngineFailure while nothing has been sent."""
@@ -94,6 +96,7 @@ class GenerationResponse(Response):
             self._completed = False
         except asyncio.CancelledError:  # the server ends; a reply that has not begun is left to the edge
             self._completed = False
+            self._account_cancelled()
             if not self._started:
                 raise
             await self._send(send, self._call.writer.failed(SHUTTING_DOWN), last=True)
@@ -102,7 +105,8 @@ class GenerationResponse(Response):
             if not self._completed:
                 state.engine.cancel(call.request.id)
                 state.metrics.cancelled.inc()
-                logger.info(cancelled_line(call.request.id))
+                if not self._accounted:
+                    bridge.leave(self._account)
 
     async def _watch(self, receive: Receive, bridge: EventBridge) -> None:
         await _left(receive)
@@ -118,10 +122,10 @@ class GenerationResponse(Response):
                 return Response(status_code=CLIENT_CLOSED)
         self._completed = True
         last = events[-1]
+        assert isinstance(last, ReplyFinished | ReplyFailed), "a reply ends with its report"
+        self._account(last)
         if isinstance(last, ReplyFailed):
             raise last.error
-        assert isinstance(last, ReplyFinished), "a reply ends with its report"
-        self._finished(last)
         return json_response(self._call.writer.whole(events, last))
 
     async def _stream(self, bridge: EventBridge, send: Send) -> None:
@@ -142,6 +146,7 @@ class GenerationResponse(Response):
         parts: list[bytes] = []
         for event in self._parse(events):
             if isinstance(event, ReplyFailed):
+                self._account(event)
                 if not self._started and not any(parts):
                     raise event.error
                 error = api_error(event.error)
@@ -150,7 +155,7 @@ class GenerationResponse(Response):
                 continue
             parts.append(writer.stream(event))
             if isinstance(event, ReplyFinished):
-                self._finished(event)
+                self._account(event)
         return b"".join(parts)
 
     def _parse(self, events: list[ReplyEvent]) -> Iterator[ReplyEvent]:
@@ -165,6 +170,20 @@ class GenerationResponse(Response):
         if body or last:
             await send({"type": "http.response.body", "body": body, "more_body": not last})
 
-    def _finished(self, event: ReplyFinished) -> None:
-        self._state.metrics.count_call(event.report)
-        logger.info(call_line(event.report))
+    def _account(self, event: ReplyFinished | ReplyFailed) -> None:
+        """Log and count what the call did, however it ended."""
+        self._accounted = True
+        metrics, report = self._state.metrics, event.report
+        if isinstance(event, ReplyFinished):
+            metrics.count_call(event.report)
+            logger.info(call_line(event.report))
+            return
+        if report is not None:
+            metrics.count_work(report)
+        status = "cancelled" if isinstance(event.error, Cancelled) else "failed"
+        logger.info(ended_line(self._call.request.id, status=status, report=report))
+
+    def _account_cancelled(self) -> None:
+        """The server ends before the engine can say what the call did."""
+        self._accounted = True
+        logger.info(ended_line(self._call.request.id, status="cancelled", report=None))

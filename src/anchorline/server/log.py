@@ -16,12 +16,7 @@ def call_line(report: CallReport) -> str:
     """What one finished call did, and where its prompt left all that was seen before; with a miss also why."""
     pairs: dict[str, object] = {
         "id": report.id,
-        "plan": report.plan.value,
-        "prompt": report.prompt_tokens,
-        "restored": report.restored_tokens,
-        "prefilled": report.prefilled_tokens,
-        "generated": report.generated_tokens,
-        "tier": _tier(report),
+        **_tokens(report),
         "queue_ms": milliseconds(report.queue_seconds),
         "restore_ms": milliseconds(report.restore_seconds),
         "prefill_ms": milliseconds(report.prefill_seconds),
@@ -51,9 +46,23 @@ def error_line(error: ApiError, *, method: str, path: str, request_id: str | Non
     )
 
 
-def cancelled_line(request_id: str) -> str:
-    """A call whose client went away, or that the end of the server cut short."""
-    return _line({"id": request_id, "status": "cancelled"})
+def ended_line(request_id: str, *, status: str, report: CallReport | None) -> str:
+    """A call that did not finish, and what it did until then; ``report`` is None when that is not known."""
+    pairs: dict[str, object] = {"id": request_id, "status": status}
+    if report is not None:
+        pairs |= _tokens(report)
+    return _line(pairs)
+
+
+def _tokens(report: CallReport) -> dict[str, object]:
+    return {
+        "plan": report.plan.value,
+        "prompt": report.prompt_tokens,
+        "restored": report.restored_tokens,
+        "prefilled": report.prefilled_tokens,
+        "generated": report.generated_tokens,
+        "tier": _tier(report),
+    }
 
 
 def _tier(report: CallReport) -> str:
