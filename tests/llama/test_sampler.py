@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -186,6 +187,26 @@ def test_a_dry_sampler_is_built_once_for_its_settings(runtime: LlamaRuntime, dec
     for count, other in enumerate(others, 2):
         runtime.sampler(replace(dry, **other), PROMPT).close()
         assert runtime._dry.built == count
+
+
+def test_a_dry_sampler_is_built_ahead_on_another_thread(runtime: LlamaRuntime, decoded: Logits) -> None:
+    dry = replace(GREEDY, dry_multiplier=50.0, dry_sequence_breakers=("\n", "ab"))
+    threads = [threading.Thread(target=runtime.prepare_sampler, args=(params,)) for params in (dry, GREEDY)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert runtime._dry.built == 1
+    runtime.prepare_sampler(dry)
+    runtime.sampler(dry, PROMPT).close()
+    assert runtime._dry.built == 1
+
+
+def test_what_is_built_ahead_of_a_closed_runtime_is_not_kept(test_llama_model: Model) -> None:
+    runtime = make_runtime(test_llama_model)
+    runtime.close()
+    runtime.prepare_sampler(replace(GREEDY, dry_multiplier=1.0))
+    assert not runtime._dry._kept
 
 
 def test_copied_dry_samplers_share_no_history(runtime: LlamaRuntime, decoded: Logits) -> None:

@@ -27,7 +27,7 @@ from anchorline.engine.request import (
 )
 from anchorline.engine.stats import EngineStats
 from anchorline.errors import AnchorlineError, Cancelled, EngineFailure, QueueFull, RequestError
-from anchorline.llama.interface import TokenArray, TokenLogprob
+from anchorline.llama.interface import SamplingParams, TokenArray, TokenLogprob
 
 CONTROL = {"<|im_start|>": 256, "<|im_end|>": 257, "<|bos|>": 258}
 
@@ -80,6 +80,7 @@ class StandInEngine:
     context_tokens: int = 4096
     parallel: int = 4
     script: Script = field(default_factory=Script)
+    prepared: list[SamplingParams] = field(default_factory=list)
     submitted: list[GenerationRequest] = field(default_factory=list)
     cancelled: list[str] = field(default_factory=list)
     finished: list[str] = field(default_factory=list)
@@ -101,6 +102,9 @@ class StandInEngine:
             self.alive = False
             self._changed.notify_all()
         self._thread.join()
+
+    def prepare(self, sampling: SamplingParams) -> None:
+        self.prepared.append(sampling)
 
     def submit(self, request: GenerationRequest, consumer: ReplyConsumer) -> None:
         if not self.alive:

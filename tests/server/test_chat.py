@@ -92,6 +92,7 @@ async def test_the_request_that_reaches_the_engine(here: Site) -> None:
     assert bytes(request.prompt.tokens.tolist()) == b"user: hi\nassistant:"
     assert (request.choices, request.logprobs, request.use_cache) == (2, 3, False)
     assert request.sampling.seed == 7
+    assert here.engine.prepared == [request.sampling]
     assert request.max_tokens == here.engine.context_tokens - len(request.prompt)
 
 

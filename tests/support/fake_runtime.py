@@ -234,6 +234,9 @@ class FakeRuntime:
             spans.setdefault(sequence, []).append(position)
         self.chunks.extend((seq, positions[0], positions[-1] + 1) for seq, positions in spans.items())
 
+    def prepare_sampler(self, params: SamplingParams) -> None:
+        """Nothing takes long here."""
+
     def sampler(self, params: SamplingParams, history: TokenArray) -> FakeSampler:
         return FakeSampler(self, params.seed or 0)
 

@@ -15,7 +15,7 @@ from anchorline.engine.selftest import self_test
 from anchorline.engine.stats import EngineStats
 from anchorline.engine.stream import Call, Clock, open_call
 from anchorline.errors import ConfigError, EngineFailure, PromptTooLong, QueueFull, RequestError
-from anchorline.llama.interface import Runtime
+from anchorline.llama.interface import Runtime, SamplingParams
 
 log = logging.getLogger("anchorline.engine")
 
@@ -97,6 +97,10 @@ class Engine:
 
     def start(self) -> None:
         self._thread.start()
+
+    def prepare(self, sampling: SamplingParams) -> None:
+        """Do ahead what takes long about a request with ``sampling``, on the caller's thread."""
+        self._runtime.prepare_sampler(sampling)
 
     def submit(self, request: GenerationRequest, consumer: ReplyConsumer) -> None:
         """Queue a call; ``consumer`` hears of it on the engine thread.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import threading
 from collections import OrderedDict
 from typing import Any
 
@@ -17,7 +18,7 @@ _Key = tuple[tuple[bytes, ...], float, float, int, int]
 
 
 class DrySamplers:
-    """Makes DRY samplers for one vocabulary. Owned by the engine thread.
+    """Makes DRY samplers for one vocabulary. Thread-safe: others may ``prepare`` what the engine thread will ``make``.
 
     llama.cpp compares every breaker with every token of the vocabulary and tokenises what is left
     behind each place where they meet: 16 breakers of 40 bytes took 1.4 s at 49,152 tokens, a copy
@@ -27,31 +28,59 @@ class DrySamplers:
     def __init__(self, vocab: Any) -> None:
         self._vocab = vocab
         self._kept: OrderedDict[_Key, Any] = OrderedDict()
+        self._lock = threading.Lock()
+        """Held for a copy, never while one is built."""
+        self._closed = False
         self.built = 0
         """Samplers that were not copies."""
 
     def make(self, params: SamplingParams, *, span: int) -> Any:
         """A sampler that looks ``span`` tokens back and has seen none yet; the caller owns it."""
+        key = self._key(params, span)
+        with self._lock:
+            kept = self._kept.get(key)
+            if kept is not None:
+                self._kept.move_to_end(key)
+                return api.llama_sampler_clone(kept)
+        sampler = self._build(*key)
+        self._keep(key, api.llama_sampler_clone(sampler))
+        return sampler
+
+    def prepare(self, params: SamplingParams, *, span: int) -> None:
+        """Leave ``make`` nothing to build for the same arguments; may take a second."""
+        key = self._key(params, span)
+        with self._lock:
+            known = key in self._kept
+        if not known:
+            self._keep(key, self._build(*key))
+
+    def _keep(self, key: _Key, sampler: Any) -> None:
+        """Take over ``sampler``, which is freed when ``key`` has one already."""
+        with self._lock:
+            if self._closed or key in self._kept:
+                api.llama_sampler_free(sampler)
+                return
+            self._kept[key] = sampler
+            if len(self._kept) > KEPT_SAMPLERS:
+                api.llama_sampler_free(self._kept.popitem(last=False)[1])
+
+    @staticmethod
+    def _key(params: SamplingParams, span: int) -> _Key:
         breakers = dict.fromkeys(text.encode()[:BREAKER_BYTES] for text in params.dry_sequence_breakers)
-        key = (
+        return (
             tuple(breaker for breaker in breakers if breaker),
             params.dry_multiplier,
             params.dry_base,
             params.dry_allowed_length,
             span,
         )
-        kept = self._kept.get(key)
-        if kept is None:
-            kept = self._kept[key] = self._build(*key)
-            if len(self._kept) > KEPT_SAMPLERS:
-                api.llama_sampler_free(self._kept.popitem(last=False)[1])
-        self._kept.move_to_end(key)
-        return api.llama_sampler_clone(kept)
 
     def close(self) -> None:
         """Free what is kept. Idempotent."""
-        while self._kept:
-            api.llama_sampler_free(self._kept.popitem()[1])
+        with self._lock:
+            self._closed = True
+            while self._kept:
+                api.llama_sampler_free(self._kept.popitem()[1])
 
     def _build(
         self, breakers: tuple[bytes, ...], multiplier: float, base: float, allowed_length: int, span: int

@@ -181,6 +181,10 @@ class Runtime(Protocol):
         """Run the batch. Raises BackendFailure when llama.cpp fails; its sequences are then lost."""
         ...
 
+    def prepare_sampler(self, params: SamplingParams) -> None:
+        """Do ahead what takes long in ``sampler``; the one method that any thread may call at any time."""
+        ...
+
     def sampler(self, params: SamplingParams, history: TokenArray) -> Sampler:
         """Build a chain; ``history`` (the prompt) feeds the penalties that look back."""
         ...

@@ -25,7 +25,7 @@ from anchorline.llama.interface import (
 )
 from anchorline.llama.library import api
 from anchorline.llama.model import Model
-from anchorline.llama.sampler import LlamaSampler, build_chain, log_probabilities, read_logits
+from anchorline.llama.sampler import LlamaSampler, build_chain, log_probabilities, prepare_chain, read_logits
 from anchorline.llama.segments import SegmentPort
 
 _OK, _NO_SLOT = 0, 1
@@ -103,6 +103,14 @@ class LlamaRuntime:
         if self._takes_gaps:
             self._refuse_gaps()
         return self._run()
+
+    def prepare_sampler(self, params: SamplingParams) -> None:
+        prepare_chain(
+            params,
+            dry=self._dry,
+            vocab_size=self._limits.vocab_size,
+            context_tokens=self._limits.context_tokens,
+        )
 
     def sampler(self, params: SamplingParams, history: TokenArray) -> LlamaSampler:
         chain = build_chain(

@@ -89,6 +89,13 @@ def build_chain(
     return chain
 
 
+def prepare_chain(params: SamplingParams, *, dry: DrySamplers, vocab_size: int, context_tokens: int) -> None:
+    """Do ahead what takes long in ``build_chain``. Thread-safe."""
+    params = bounded(params, context_tokens=context_tokens, vocab_size=vocab_size)
+    if _uses_dry(params):
+        dry.prepare(params, span=params.dry_penalty_last_n)
+
+
 def bounded(params: SamplingParams, *, context_tokens: int, vocab_size: int) -> SamplingParams:
     """``params`` with every count that sizes memory or a loop cut down to what can have an effect.
 
@@ -156,10 +163,16 @@ def _looking_back(params: SamplingParams, vocab_size: int, dry: DrySamplers) -> 
     if params.repeat_last_n > 0 and weights != (1.0, 0.0, 0.0):
         span = params.repeat_last_n
         parts.append(api.llama_sampler_init_penalties(vocab_size, span, *weights))
-    if params.dry_penalty_last_n > 0 and params.dry_multiplier != 0.0 and params.dry_base >= 1.0:
+    if _uses_dry(params):
         parts.append(dry.make(params, span=params.dry_penalty_last_n))
         span = max(span, params.dry_penalty_last_n)
     return parts, span
+
+
+def _uses_dry(params: SamplingParams) -> bool:
+    """Whether DRY has an effect."""
+    effective = params.dry_penalty_last_n > 0 and params.dry_multiplier != 0.0 and params.dry_base >= 1.0
+    return params.mirostat == 0 and effective
 
 
 def _choosing(params: SamplingParams, vocab_size: int, seed: int) -> Sequence[Any]:

@@ -147,6 +147,7 @@ def _request(
     options, prompt_tokens = head.options, head.prompt_tokens
     if prompt_tokens == 0:
         raise RequestError(f"{field} makes a prompt without any token", field=field)
+    state.engine.prepare(options.sampling)
     return GenerationRequest(
         id=head.id,
         prompt=built.prompt,

@@ -16,7 +16,7 @@ from anchorline.cache.prompt import Prompt
 from anchorline.config import ServerConfig
 from anchorline.engine.request import GenerationRequest, ReplyConsumer
 from anchorline.engine.stats import EngineStats
-from anchorline.llama.interface import Tokenizer
+from anchorline.llama.interface import SamplingParams, Tokenizer
 from anchorline.metrics.metrics import Metrics
 from anchorline.output.format import ReplyFormat
 from anchorline.prompt.bounds import Budget, bounded
@@ -77,6 +77,10 @@ class EngineFace(Protocol):
 
     @property
     def alive(self) -> bool: ...
+
+    def prepare(self, sampling: SamplingParams) -> None:
+        """Do ahead what takes long about a request with ``sampling``. For a worker thread."""
+        ...
 
     def submit(self, request: GenerationRequest, consumer: ReplyConsumer) -> None:
         """Queue a request. Raises QueueFull, RequestError or EngineFailure."""
