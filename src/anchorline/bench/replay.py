@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
@@ -136,9 +136,21 @@ def replay_trace(
     The server is taken to be empty at the start. Raises CallFailed for any refusal but a prompt that is too long.
     """
     started = time.monotonic()
+    make_oracle = CutOracle if at_cuts else Oracle
+    replay = _Replay(
+        name=trace.name,
+        client=client,
+        reference=reference,
+        reference_every=reference_every,
+        peer=peer,
+        max_tokens=max_tokens,
+        oracle=make_oracle(),
+        peer_oracle=make_oracle(),
+    )
     records: list[CallRecord] = []
     skipped = 0
-    for record in _records(trace, client, reference, reference_every, peer, max_tokens, limit, at_cuts):
+    for index, request in enumerate(trace.requests[:limit]):
+        record = replay.call(index, capped(request.body, max_tokens=max_tokens))
         if record is None:
             skipped += 1
         else:
@@ -163,45 +175,49 @@ def capped(body: dict[str, Any], *, max_tokens: int) -> dict[str, Any]:
     }
 
 
-def _records(
-    trace: Trace,
-    client: Client,
-    reference: Client | None,
-    reference_every: int,
-    peer: Peer | None,
-    max_tokens: int,
-    limit: int | None,
-    at_cuts: bool,
-) -> Iterator[CallRecord | None]:
-    make_oracle = CutOracle if at_cuts else Oracle
-    oracle, peer_oracle = make_oracle(), make_oracle()
-    for index, request in enumerate(trace.requests[:limit]):
-        body = capped(request.body, max_tokens=max_tokens)
-        prompt, cuts = client.prompt(body)
+@dataclass(slots=True, kw_only=True)
+class _Replay:
+    """One trace under way: who is asked, and what each side's perfect cache would hold by now."""
+
+    name: str
+    client: Client
+    reference: Client | None
+    reference_every: int
+    peer: Peer | None
+    max_tokens: int
+    oracle: Oracle | CutOracle
+    peer_oracle: Oracle | CutOracle
+
+    def call(self, index: int, body: dict[str, Any]) -> CallRecord | None:
+        """Send one call to everybody; None when its prompt does not fit into the context."""
+        prompt, cuts = self.client.prompt(body)
         try:
-            answer = client.chat(body)
+            answer = self.client.chat(body)
         except CallFailed as error:
             if error.code != TOO_LONG:
                 raise
-            yield None
-            continue
+            return None
         if answer.prompt_tokens != prompt.size:
             raise CallFailed(
-                f"call {index} of {trace.name}: /apply-template gives {prompt.size} tokens "
+                f"call {index} of {self.name}: /apply-template gives {prompt.size} tokens "
                 f"and the call had {answer.prompt_tokens}",
                 status=200,
             )
-        oracle_tokens = oracle.cost(prompt, cuts)
-        oracle.reply(prompt, answer.reply_tokens)
-        beside: dict[str, int] = {}
-        if peer is not None:
-            beside["peer_oracle_tokens"] = peer_oracle.cost(prompt, cuts)
-            other = peer.complete(prompt, max_tokens=max_tokens)
-            peer_oracle.reply(prompt, other.reply_tokens)
-            beside["peer_prefilled_tokens"] = other.prefilled_tokens
-        compared = reference is not None and (index + 1) % reference_every == 0
-        same = _same(answer, reference.chat(body)) if reference is not None and compared else None
-        yield _record(index, answer, oracle_tokens, same, beside)
+        oracle_tokens = self.oracle.cost(prompt, cuts)
+        self.oracle.reply(prompt, answer.reply_tokens)
+        beside = self._ask_peer(prompt, cuts)
+        compared = self.reference is not None and (index + 1) % self.reference_every == 0
+        same = _same(answer, self.reference.chat(body)) if self.reference is not None and compared else None
+        return _record(index, answer, oracle_tokens, same, beside)
+
+    def _ask_peer(self, prompt: Tokens, cuts: Sequence[int]) -> dict[str, int]:
+        """What the peer prefilled for the same ids, and what its oracle would have; empty without a peer."""
+        if self.peer is None:
+            return {}
+        oracle_tokens = self.peer_oracle.cost(prompt, cuts)
+        other = self.peer.complete(prompt, max_tokens=self.max_tokens)
+        self.peer_oracle.reply(prompt, other.reply_tokens)
+        return {"peer_oracle_tokens": oracle_tokens, "peer_prefilled_tokens": other.prefilled_tokens}
 
 
 def _same(answer: Answer, other: Answer) -> bool:
