@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from anchorline.cli.main import cli
 from anchorline.cli.options import build, options_of
-from anchorline.cli.serve import SETTINGS, sequences_for, settings_from
+from anchorline.cli.serve import SETTINGS, sequences_for, settings_from, warn_of_large_cache
 from anchorline.cli.serve import serve as serve_command
 from anchorline.config import ContextConfig, EngineConfig, Limits, ModelConfig, ServerConfig
 from anchorline.errors import ConfigError
@@ -217,3 +217,13 @@ def test_a_field_of_an_unknown_type_is_a_programming_error() -> None:
 
     with pytest.raises(TypeError, match="thing"):
         options_of(Odd, section="Odd")
+
+
+def test_a_cache_larger_than_the_ram_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    config = EngineConfig(cache_ram_bytes=3 << 30)
+    warn_of_large_cache(config, ram_bytes=3 << 30)
+    warn_of_large_cache(config, ram_bytes=None)
+    warn_of_large_cache(dataclasses.replace(config, cache=False), ram_bytes=1 << 30)
+    assert not caplog.records
+    warn_of_large_cache(config, ram_bytes=2 << 30)
+    assert "--cache-ram 3GiB is more than the 2GiB of RAM" in caplog.text

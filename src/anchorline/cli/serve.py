@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 import time
 from contextlib import ExitStack
@@ -38,6 +39,8 @@ from anchorline.server.serve import open_socket, url_of
 from anchorline.server.serve import serve as serve_app
 from anchorline.server.state import ServerState
 from anchorline.server.workers import Workers
+
+log = logging.getLogger("anchorline.cli")
 
 SETTINGS: tuple[SettingOption, ...] = (
     *options_of(ServerConfig, section="Server"),
@@ -107,6 +110,7 @@ def run(settings: Settings) -> None:
     """
     handle_with(signal.SIG_DFL)  # Python's own handler would wait for llama.cpp to have loaded
     machine.allow_open_files(connections=settings.server.limits.connections)
+    warn_of_large_cache(settings.engine, ram_bytes=machine.total_ram_bytes())
     # Bound before the model is loaded: a busy port must not cost a minute of loading.
     with open_socket(settings.server) as listener, ExitStack() as loaded:
         model = load_model(settings.model)
@@ -132,6 +136,16 @@ def run(settings: Settings) -> None:
         runtime.close()
         model.close()
     handle_with(signal.SIG_IGN)  # the interpreter would end its own end with the signal's exit code
+
+
+def warn_of_large_cache(config: EngineConfig, *, ram_bytes: int | None) -> None:
+    """Warn when the cache may grow beyond the RAM that this process can ever have."""
+    if config.cache and ram_bytes is not None and config.cache_ram_bytes > ram_bytes:
+        log.warning(
+            "--cache-ram %s is more than the %s of RAM that this machine, or its control group, has",
+            format_size(config.cache_ram_bytes),
+            format_size(ram_bytes),
+        )
 
 
 def sequences_for(config: EngineConfig) -> int:
