@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import subprocess
+import sys
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -51,3 +54,58 @@ def test_used_pages_are_taken_again_first() -> None:
     assert second is not None
     arena.free(first)
     assert arena.allocate(500) == Extent(first.offset, 500)
+
+
+def test_a_limit_below_the_budget_holds() -> None:
+    arena = HostArena(BUDGET)
+    arena.limit(1000)
+    assert arena.allocate(1001) is None
+    assert arena.allocate(900) is not None
+    assert arena.allocate(200) is None
+    arena.limit(2 * BUDGET)
+    assert arena.limit_bytes == BUDGET
+    assert arena.allocate(200) is not None
+
+
+RETURN_PAGES = """
+import sys
+from anchorline.cache.host import HostArena
+
+def resident():
+    return int(open("/proc/self/statm").read().split()[1]) * 4096
+
+arena = HostArena(96 << 20)
+before = resident()
+kept = arena.allocate(1 << 20)
+large = arena.allocate(64 << 20)
+tail = arena.allocate(1 << 20)
+for extent in (kept, large, tail):
+    arena.view(extent)[:] = bytes([7]) * extent.size_bytes
+arena.free(large)
+full = resident()
+arena.return_pages()
+assert full - before > 60 << 20, (full, before)
+assert resident() - before < 16 << 20, (resident(), before)
+assert bytes(arena.view(kept)) == bytes(arena.view(tail)) == bytes([7]) * (1 << 20)
+assert arena.allocate(60 << 20).offset == large.offset
+"""
+
+TOO_LARGE = """
+import resource
+from anchorline.cache.host import HostArena
+from anchorline.errors import ConfigError
+
+resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))
+try:
+    HostArena(4 << 30)
+except ConfigError as error:
+    assert str(error).startswith("--cache-ram: 4294967296 bytes cannot be reserved"), error
+else:
+    raise AssertionError("the limit on address space did nothing")
+"""
+
+
+@pytest.mark.parametrize("script", [RETURN_PAGES, TOO_LARGE])
+def test_what_the_system_sees_of_it(script: str) -> None:
+    """In a process of its own, whose memory nothing else changes."""
+    subprocess.run([sys.executable, "-c", script], check=True)

@@ -3,14 +3,17 @@
 The arena is reserved once, at the size of the budget, so nothing can be allocated past it. Pages
 cost memory from their first use on and are kept: an export into used pages runs at memory speed,
 into new ones at the speed of page faults. The lowest range that fits is taken, so that used pages
-are taken first.
+are taken first. Pages of free ranges go back to the system only when it runs short (``return_pages``).
 """
 
 from __future__ import annotations
 
 import mmap
 from bisect import bisect_left
+from collections.abc import Iterator
 from dataclasses import dataclass
+
+from anchorline.errors import ConfigError
 
 ALIGNMENT_BYTES = 64
 _MAP_NORESERVE = 0x4000
@@ -32,6 +35,10 @@ class FreeRanges:
         self._offsets = [0]
         self._sizes = [total_bytes]
         self.free_bytes = total_bytes
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        """(offset, size) of each."""
+        return zip(self._offsets, self._sizes, strict=True)
 
     def take(self, size: int) -> int | None:
         """Offset of the lowest range that holds ``size`` bytes, or None."""
@@ -71,9 +78,18 @@ class HostArena:
     """RAM for segments, at most ``budget_bytes``. Not thread-safe; owned by the engine thread."""
 
     def __init__(self, budget_bytes: int) -> None:
-        self.budget_bytes = budget_bytes // ALIGNMENT_BYTES * ALIGNMENT_BYTES
+        """Raises ConfigError when the system does not give so much address space."""
+        self.budget_bytes = max(budget_bytes // ALIGNMENT_BYTES, 1) * ALIGNMENT_BYTES
+        self.limit_bytes = self.budget_bytes
+        """What may be taken at present; less than the budget while the machine's memory is short."""
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
-        self._map = mmap.mmap(-1, self.budget_bytes, flags=flags)
+        try:
+            self._map = mmap.mmap(-1, self.budget_bytes, flags=flags)
+        except OSError as error:
+            raise ConfigError(
+                f"--cache-ram: {self.budget_bytes} bytes cannot be reserved ({error.strerror}); make it smaller, "
+                f"or allow this process more (ulimit -v, vm.overcommit_memory)"
+            ) from error
         self._map.madvise(mmap.MADV_HUGEPAGE)
         self._memory = memoryview(self._map)
         self._ranges = FreeRanges(self.budget_bytes)
@@ -83,13 +99,27 @@ class HostArena:
         return self.budget_bytes - self._ranges.free_bytes
 
     def allocate(self, size_bytes: int) -> Extent | None:
-        """Take a range, or None when no single free range is large enough."""
+        """Take a range, or None when the limit or the free ranges do not allow it."""
+        if self.used_bytes + _aligned(size_bytes) > self.limit_bytes:
+            return None
         offset = self._ranges.take(_aligned(size_bytes))
         return None if offset is None else Extent(offset, size_bytes)
 
     def free(self, extent: Extent) -> None:
         """Return a range; views of it must not be used any more."""
         self._ranges.give_back(extent.offset, _aligned(extent.size_bytes))
+
+    def limit(self, limit_bytes: int) -> None:
+        """From now on let at most ``limit_bytes`` be taken, or the budget where that is less."""
+        self.limit_bytes = min(limit_bytes, self.budget_bytes)
+
+    def return_pages(self) -> None:
+        """Give the pages of all free ranges back to the system; they are new again at their next use."""
+        for offset, size in self._ranges:
+            start = -(-offset // mmap.PAGESIZE) * mmap.PAGESIZE
+            end = (offset + size) // mmap.PAGESIZE * mmap.PAGESIZE
+            if start < end:
+                self._map.madvise(mmap.MADV_DONTNEED, start, end - start)
 
     def view(self, extent: Extent) -> memoryview:
         """Writable bytes of an allocated range."""

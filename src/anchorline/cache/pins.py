@@ -47,7 +47,7 @@ class HeadPins:
         segment.pins += 1
         self._pins[name] = segment
         while self.pinned_bytes > self._limit_bytes:
-            self._release_oldest()
+            self.release_oldest()
         return True
 
     def forget_ghosts(self) -> None:
@@ -55,10 +55,14 @@ class HeadPins:
         for name in [name for name, segment in self._pins.items() if segment.rows is None]:
             self._pins.pop(name).pins -= 1
 
-    def _release_oldest(self) -> None:
+    def release_oldest(self) -> bool:
+        """Give up the pin used longest ago; False when there is none."""
+        if not self._pins:
+            return False
         _, segment = self._pins.popitem(last=False)
         segment.pins -= 1
         self.released += 1
+        return True
 
     @property
     def pinned_bytes(self) -> int:

@@ -183,6 +183,17 @@ class PrefixCache:
             self.tree.keep(node, rows)
         return True
 
+    # -- giving up ----------------------------------------------------------------------------
+
+    def give_back(self, size_bytes: int) -> None:
+        """Give up ``size_bytes`` or more, pinned heads last and nothing leased; free pages go back to the system."""
+        freed = self.storage.free(size_bytes)
+        while freed < size_bytes and self.pins.release_oldest():
+            freed += self.storage.free(size_bytes - freed)
+        self.counters.pressure_bytes += freed
+        self.arena.return_pages()
+        self.tree.prune_ghosts()
+
     # -- pinning ------------------------------------------------------------------------------
 
     def _pin_head(self, prompt: Prompt) -> None:

@@ -28,6 +28,10 @@ class CacheCounters:
     evictions: int = 0
     evicted_bytes: int = 0
     restore_failures: int = 0
+    pressure_episodes: int = 0
+    """Times that the machine's memory ran short."""
+    pressure_bytes: int = 0
+    """Given up for that; part of ``evicted_bytes``."""
     unsaved: Counter[str] = field(default_factory=Counter)
     """What was not kept, by reason: an ``Absence``, or ``pin_over_limit``."""
 
@@ -92,12 +96,28 @@ class HostStorage:
     def _take(self, size_bytes: int, victims: Victims) -> Extent | Absence:
         if size_bytes > self.arena.budget_bytes:
             return Absence.OVERSIZE
+        if size_bytes > self.arena.limit_bytes:
+            return Absence.MEMORY_SHORT
         extent = self.arena.allocate(size_bytes)
         while extent is None:
-            before = self.arena.used_bytes
-            if not victims.drop_next():
+            if not self._evict(victims):
                 return Absence.NO_ROOM
-            self.counters.evictions += 1
-            self.counters.evicted_bytes += before - self.arena.used_bytes
             extent = self.arena.allocate(size_bytes)
         return extent
+
+    def free(self, size_bytes: int) -> int:
+        """Evict the least valuable until ``size_bytes`` more are free; the bytes freed, less when no more may go."""
+        before = self.arena.used_bytes
+        victims = Victims(self._tree)
+        while before - self.arena.used_bytes < size_bytes and self._evict(victims):
+            pass
+        return before - self.arena.used_bytes
+
+    def _evict(self, victims: Victims) -> bool:
+        """Give up one thing; False when there is none."""
+        before = self.arena.used_bytes
+        if not victims.drop_next():
+            return False
+        self.counters.evictions += 1
+        self.counters.evicted_bytes += before - self.arena.used_bytes
+        return True

@@ -36,6 +36,8 @@ class Absence(StrEnum):
     """Nothing could be freed for them."""
     OVERSIZE = "oversize"
     """They are larger than the whole budget."""
+    MEMORY_SHORT = "memory_short"
+    """They are larger than what the cache may take while the machine's memory is short."""
     EXPORT_FAILED = "export_failed"
     RESTORE_FAILED = "restore_failed"
 

@@ -122,7 +122,7 @@ def run(settings: Settings) -> None:
         reply_format = reply_format_of(settings.server, selected, model.tokenizer)
         runtime = LlamaRuntime(model, settings.context, sequences=sequences_for(settings.engine), owns_model=False)
         loaded.callback(runtime.close)
-        engine = Engine(runtime, settings.engine, clock=time.monotonic)
+        engine = Engine(runtime, settings.engine, clock=time.monotonic, read_memory=machine.read_memory)
         engine.start()
         loaded.pop_all()  # from here on nothing may be freed before the engine's thread has ended
         state = state_of(settings, model, selected, engine, reply_format=reply_format)

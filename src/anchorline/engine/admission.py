@@ -199,6 +199,7 @@ _ABSENCE_REASONS = {
     Absence.RESTORE_FAILED: MissReason.FAILED,
     Absence.NO_ROOM: MissReason.UNSAVED,
     Absence.OVERSIZE: MissReason.UNSAVED,
+    Absence.MEMORY_SHORT: MissReason.UNSAVED,
     Absence.EXPORT_FAILED: MissReason.UNSAVED,
 }
 

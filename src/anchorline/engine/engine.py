@@ -10,6 +10,7 @@ from queue import Empty, SimpleQueue
 from anchorline.cache.prefix_cache import PrefixCache
 from anchorline.config import EngineConfig
 from anchorline.engine.loop import EngineLoop
+from anchorline.engine.memory import CHECK_SECONDS, MemoryWatch, ReadMemory
 from anchorline.engine.request import GenerationRequest, ReplyConsumer
 from anchorline.engine.selftest import self_test
 from anchorline.engine.stats import EngineStats
@@ -34,13 +35,16 @@ class _Stop:
 
 
 def make_cache(config: EngineConfig, runtime: Runtime) -> PrefixCache | None:
-    """The cache that ``config`` asks for, or None when it is off."""
+    """The cache that ``config`` asks for, or None when it is off.
+
+    What a fork copies through comes out of the same budget. Raises ConfigError when the system cannot reserve it.
+    """
     if not config.cache:
         return None
     limits = runtime.limits
     return PrefixCache(
         runtime.capabilities,
-        budget_bytes=config.cache_ram_bytes,
+        budget_bytes=config.cache_ram_bytes - limits.fork_bytes,
         exact=config.exact,
         batch_tokens=limits.batch_tokens,
         bytes_per_token=limits.bytes_per_token,
@@ -66,7 +70,10 @@ def check_cache(runtime: Runtime) -> str | None:
 class Engine:
     """One thread that owns ``runtime`` and its cache. Every public method may be called from any thread."""
 
-    def __init__(self, runtime: Runtime, config: EngineConfig, *, clock: Clock) -> None:
+    def __init__(
+        self, runtime: Runtime, config: EngineConfig, *, clock: Clock, read_memory: ReadMemory | None = None
+    ) -> None:
+        """With ``read_memory`` the cache also yields when the machine's memory runs short."""
         config.validate()
         self.parallel = 1 if config.exact else config.parallel
         self.context_tokens = runtime.limits.context_tokens
@@ -82,6 +89,7 @@ class Engine:
         self._cache = make_cache(config, runtime) if self._cache_fault is None else None
         self.capabilities = runtime.capabilities
         self._loop = EngineLoop(runtime, config, self._cache, clock)
+        self._watch = MemoryWatch(self._cache, read_memory, clock) if self._cache and read_memory else None
         self._inbox: SimpleQueue[Call | _Cancel | _Stop] = SimpleQueue()
         self._lock = threading.Lock()
         self._open: dict[str, Call] = {}
@@ -175,6 +183,8 @@ class Engine:
                 if isinstance(command, _Stop):
                     return
                 self._handle(command)
+            if self._watch is not None:
+                self._watch.check()
             ended = self._loop.step()
             for call in ended:
                 self._close_call(call)
@@ -183,15 +193,15 @@ class Engine:
                 self._stats, published = self._snapshot(), now
 
     def _commands(self) -> list[Call | _Cancel | _Stop]:
-        """What came in; waits for it when there is nothing else to do."""
+        """What came in; waits for it when there is nothing to do but to look at the memory now and then."""
         commands: list[Call | _Cancel | _Stop] = []
-        if not self._loop.has_work:
-            commands.append(self._inbox.get())
+        waits = not self._loop.has_work
         while True:
             try:
-                commands.append(self._inbox.get_nowait())
+                commands.append(self._inbox.get(waits, None if self._watch is None else CHECK_SECONDS))
             except Empty:
                 return commands
+            waits = False
 
     def _handle(self, command: Call | _Cancel) -> None:
         if isinstance(command, Call):
@@ -236,6 +246,7 @@ class Engine:
             snapshot,
             pending_saves=loop.pending_saves,
             host_budget_bytes=cache.arena.budget_bytes,
+            host_limit_bytes=cache.arena.limit_bytes,
             host_used_bytes=cache.arena.used_bytes,
             host_segments=len(cache.tree.kept),
             host_states=cache.tree.states,

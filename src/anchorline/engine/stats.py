@@ -25,6 +25,8 @@ class EngineStats:
     pending_saves: int = 0
     """Finished sequences whose rows are still to be written to the host tier."""
     host_budget_bytes: int = 0
+    host_limit_bytes: int = 0
+    """What the host tier may take at present: less than the budget while the machine's memory is short."""
     host_used_bytes: int = 0
     host_segments: int = 0
     host_states: int = 0

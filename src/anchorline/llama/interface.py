@@ -72,6 +72,8 @@ class RuntimeLimits:
     vocab_size: int
     bytes_per_token: float
     """Exported bytes of one cell, rows of all layers (for estimates; exports give the true size)."""
+    fork_bytes: int = 0
+    """Host RAM that a fork copies a window through, at most; 0 where forks share all cells."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -63,6 +63,7 @@ class LlamaRuntime:
             sequences=sequences,
             vocab_size=model.info.vocab_size,
             bytes_per_token=float(layout.row_bytes),
+            fork_bytes=self._capabilities.state_bytes if layout.window_row_bytes else 0,
         )
 
     @property
@@ -85,7 +86,7 @@ class LlamaRuntime:
             capabilities=self._capabilities,
             layout=MemoryLayout(opaque=True),
         )
-        self._limits = dataclasses.replace(self._limits, bytes_per_token=0.0)
+        self._limits = dataclasses.replace(self._limits, bytes_per_token=0.0, fork_bytes=0)
 
     @property
     def batch(self) -> LlamaBatch:

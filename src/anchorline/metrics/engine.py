@@ -33,6 +33,7 @@ _GAUGES = (
     _Declared("context_tokens", "context_tokens", "Cells of the live KV cache (--ctx)."),
     _Declared("pending_saves", "pending_saves", "Finished sequences still to be saved."),
     _Declared("host_budget_bytes", "host_budget_bytes", "Budget of the host tier (--cache-ram)."),
+    _Declared("host_limit_bytes", "host_limit_bytes", "What the host tier may take while memory is as short as it is."),
     _Declared("host_used_bytes", "host_used_bytes", "Bytes of segments in the host tier."),
     _Declared("host_segments", "host_segments", "Segments in the host tier."),
     _Declared("host_states", "host_states", "States of stateful models in the host tier."),
@@ -50,6 +51,8 @@ _COUNTERS = (
     _Declared("evictions", "cache.evictions", "Segments evicted from the host tier."),
     _Declared("evicted_bytes", "cache.evicted_bytes", "Bytes evicted from the host tier."),
     _Declared("restore_failures", "cache.restore_failures", "Restores refused by llama.cpp and recomputed."),
+    _Declared("pressure_episodes", "cache.pressure_episodes", "Times that the machine's memory ran short."),
+    _Declared("pressure_bytes", "cache.pressure_bytes", "Bytes given up for want of the machine's memory."),
     _Declared("pins_released", "pins_released", "Pins given up because pins exceeded their bound."),
 )
 
