@@ -58,6 +58,16 @@ def test_version_one_control_groups(root: Path) -> None:
     assert free_ram_bytes(root) == 4 * GIB
 
 
+def test_nested_version_one_control_groups(root: Path) -> None:
+    put(root, "proc/self/cgroup", "9:name=systemd:/\n4:cpuset,memory:/a/b\n0::/\n")
+    put(root, "sys/fs/cgroup/memory/a/memory.limit_in_bytes", str(6 * GIB))
+    put(root, "sys/fs/cgroup/memory/a/memory.usage_in_bytes", str(5 * GIB))
+    put(root, "sys/fs/cgroup/memory/a/b/memory.limit_in_bytes", str(1 << 60))
+    put(root, "sys/fs/cgroup/memory/a/b/memory.usage_in_bytes", str(GIB))
+    assert free_ram_bytes(root) == GIB
+    assert total_ram_bytes(root=root) == 6 * GIB
+
+
 def test_old_file_cache_is_free(root: Path) -> None:
     put(root, "proc/self/cgroup", "0::/\n")
     put(root, "sys/fs/cgroup/memory.max", str(10 * GIB))

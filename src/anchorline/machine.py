@@ -73,7 +73,7 @@ def allow_open_files(*, connections: int) -> None:
 
 
 def _memory_bounds(root: Path) -> list[Memory]:
-    bounds = [_kernel_memory(root), *_cgroup2_memory(root), _cgroup1_memory(root)]
+    bounds = [_kernel_memory(root), *_cgroup_memory(root)]
     return [bound for bound in bounds if bound is not None]
 
 
@@ -85,20 +85,31 @@ def _kernel_memory(root: Path) -> Memory | None:
     return None if total is None or available is None else Memory(total, available)
 
 
-def _cgroup2_memory(root: Path) -> list[Memory | None]:
-    """The limits (version 2) of our control group and those above it."""
-    lines = (_text(root / "proc/self/cgroup") or "").splitlines()
-    path = next((line.removeprefix("0::") for line in lines if line.startswith("0::")), "")
-    group = root / "sys/fs/cgroup" / path.strip().lstrip("/")
-    return [
-        _limited(folder / "memory.max", folder / "memory.current", folder / "memory.stat")
-        for folder in (group, *group.parents)
-    ]
+def _cgroup_memory(root: Path) -> list[Memory | None]:
+    """The limits of our control group and those above it, in version 2 and in version 1."""
+    limits = []
+    paths = _cgroup_paths(root)
+    for folder in _upwards(root / "sys/fs/cgroup", paths.get("", "/")):
+        limits.append(_limited(folder / "memory.max", folder / "memory.current", folder / "memory.stat"))
+    for folder in _upwards(root / "sys/fs/cgroup/memory", paths.get("memory", "/")):
+        used = folder / "memory.usage_in_bytes"
+        limits.append(_limited(folder / "memory.limit_in_bytes", used, folder / "memory.stat"))
+    return limits
 
 
-def _cgroup1_memory(root: Path) -> Memory | None:
-    folder = root / "sys/fs/cgroup/memory"
-    return _limited(folder / "memory.limit_in_bytes", folder / "memory.usage_in_bytes", folder / "memory.stat")
+def _cgroup_paths(root: Path) -> dict[str, str]:
+    """Our control group by controller; version 2 has none and counts as ""."""
+    paths = {}
+    for line in (_text(root / "proc/self/cgroup") or "").splitlines():
+        _, controllers, path = line.split(":", 2)
+        paths.update(dict.fromkeys(controllers.split(","), path))
+    return paths
+
+
+def _upwards(mount: Path, path: str) -> list[Path]:
+    """The folders of a control group and of those above it, up to ``mount``."""
+    group = mount / path.strip().lstrip("/")
+    return [group, *(folder for folder in group.parents if folder.is_relative_to(mount))]
 
 
 def _limited(limit_file: Path, used_file: Path, stat_file: Path) -> Memory | None:
