@@ -37,7 +37,7 @@ def default_cache_bytes(*, root: Path = _ROOT) -> int:
 def read_memory(*, root: Path = _ROOT) -> Memory | None:
     """The tightest of the machine's RAM and the limits of our control group and its parents; None when unknown.
 
-    Reads a few small files: some 0.1 ms.
+    Reads a few small files of the kernel.
     """
     return min(_memory_bounds(root), key=lambda bound: bound.available_bytes, default=None)
 

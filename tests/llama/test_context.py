@@ -94,7 +94,7 @@ def test_options_take_effect(test_llama_model: Model) -> None:
 @pytest.mark.parametrize("asked", [True, False])
 def test_op_offload_reaches_llama_cpp(test_llama_model: Model, asked: bool) -> None:
     config = ContextConfig(context_tokens=256, op_offload=asked)
-    assert context._context_params(test_llama_model, config, sequences=1).op_offload is asked
+    assert context.context_params(test_llama_model, config, sequences=1).op_offload is asked
 
 
 def test_splitting_tensors_needs_flash_attention(test_llama_model: Model, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,7 +45,7 @@ def create_context(model: Model, config: ContextConfig, *, sequences: int) -> An
     fit in memory or llama.cpp refuses it.
     """
     _check_threads(config, os.cpu_count() or 1)
-    params = _context_params(model, config, sequences=sequences)
+    params = context_params(model, config, sequences=sequences)
     memory = None if _on_gpu(model, config) else read_memory()
     # Linux grants memory that it does not have and kills the process when it is touched later.
     if memory is not None:
@@ -97,7 +97,7 @@ def output_limit(sequences: int) -> int:
     return max(_MIN_OUTPUTS, sequences + 1)
 
 
-def _context_params(model: Model, config: ContextConfig, *, sequences: int) -> Any:
+def context_params(model: Model, config: ContextConfig, *, sequences: int) -> Any:
     _check(model, config, sequences=sequences)
     train_tokens = model.info.train_context_tokens
     params = api.llama_context_default_params()
@@ -137,7 +137,7 @@ def _context_params(model: Model, config: ContextConfig, *, sequences: int) -> A
 
 def _measure(model: Model, config: ContextConfig) -> MemoryLayout | None:
     """What a cell and a state of ``model`` take, from a context of a few cells; None when it cannot be made."""
-    params = _context_params(model, replace(config, context_tokens=_CELL_PADDING), sequences=1)
+    params = context_params(model, replace(config, context_tokens=_CELL_PADDING), sequences=1)
     params.n_batch = params.n_ubatch = _PROBE_BATCH_TOKENS
     context = api.llama_init_from_model(model.handle, params)
     if not context:

@@ -40,6 +40,7 @@ class LogBridge:
         self._level = logging.DEBUG
         self._partial = ""
         self._listeners: list[deque[str]] = []
+        self._sizes: list[list[str]] = []
         self._quiet_thread: int | None = None
         self.recent: deque[str] = deque(maxlen=_ERROR_LINES)
         """The latest warnings and errors of the whole process."""
@@ -48,7 +49,7 @@ class LogBridge:
     def _receive(self, native_level: int, text: bytes, _user_data: Any) -> None:
         if native_level != _CONTINUATION:
             self._level = _LEVELS.get(native_level, logging.DEBUG)
-        if self._level == logging.DEBUG and not logger.isEnabledFor(logging.DEBUG):
+        if self._level == logging.DEBUG and not self._sizes and not logger.isEnabledFor(logging.DEBUG):
             return
         lines = (self._partial + text.decode("utf-8", "replace")).split("\n")
         self._partial = lines.pop()
@@ -56,6 +57,9 @@ class LogBridge:
             expected = _EXPECTED in line or self._quiet_thread == threading.get_ident()
             level = logging.DEBUG if expected else self._level
             logger.log(level, "%s", line)
+            if " size = " in line:
+                for collected in self._sizes:
+                    collected.append(line)
             if level >= logging.WARNING:
                 for listener in (self.recent, *self._listeners):
                     listener.append(line)
@@ -68,6 +72,16 @@ class LogBridge:
             yield
         finally:
             self._quiet_thread = None
+
+    @contextmanager
+    def sizes(self) -> Iterator[list[str]]:
+        """Collect the lines logged inside the block that give a size."""
+        lines: list[str] = []
+        self._sizes.append(lines)
+        try:
+            yield lines
+        finally:
+            self._sizes[:] = [other for other in self._sizes if other is not lines]
 
     @contextmanager
     def listen(self) -> Iterator[deque[str]]:

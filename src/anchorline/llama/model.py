@@ -60,8 +60,11 @@ class Model:
         self.handle = None
 
 
-def load_model(config: ModelConfig) -> Model:
+def load_model(config: ModelConfig, *, weights: bool = True) -> Model:
     """Load what ``config.model`` names.
+
+    Without ``weights`` a file is read as far as its metadata, and the model can only be measured;
+    test models have theirs all the same.
 
     Raises ConfigError for an unusable setting, ModelError when the file cannot be loaded; the
     message names the path and what llama.cpp said.
@@ -76,6 +79,9 @@ def load_model(config: ModelConfig) -> Model:
     check_gguf(path, what="model")
     check_overrides(config.override_metadata, number_in_file=partial(number_in_file, path))
     native = native_model_params(config)
+    if not weights:
+        native.struct.no_alloc = True
+        native.struct.load_mode = api.LLAMA_LOAD_MODE_NONE
     with library.log.listen() as lines:
         handle = api.llama_model_load_from_file(str(path).encode(), native.struct)
     if not handle:

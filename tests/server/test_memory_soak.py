@@ -1,0 +1,59 @@
+"""What the kernel counts of a server's memory: bounded by the budget, and flat once that is full."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from anchorline.bench import agent
+from anchorline.bench.client import Client
+from anchorline.bench.process import start_anchorline
+
+MIB = 1 << 20
+BUDGET_MIB = 16
+SLACK_MIB = 12
+"""For Python's own heap, the template's memos and pages of 2 MiB that are used in part."""
+PROMPT_CHARS = 1500
+
+
+def resident_bytes(pid: int) -> int:
+    fields = Path(f"/proc/{pid}/status").read_text().splitlines()
+    (line,) = [line for line in fields if line.startswith("VmRSS:")]
+    return int(line.split()[1]) * 1024
+
+
+def evictions(client: Client) -> float:
+    lines = client._http.get("/metrics").text.splitlines()
+    (line,) = [line for line in lines if line.startswith("anchorline_evictions_total ")]
+    return float(line.split()[1])
+
+
+def soak(architecture: str, *, prompts: int) -> tuple[list[int], float]:
+    """Resident bytes after each of so many distinct prompts, and how many segments were evicted."""
+    draw = random.Random(7)
+    small = ("--threads", "1", "--ctx", "2048", "--cache-ram", f"{BUDGET_MIB}m", "--log-level", "warning")
+    with start_anchorline([f"test:{architecture}", *small]) as server, Client(server.wait_until_listening()) as client:
+        resident = []
+        for _ in range(prompts):
+            text = "".join(draw.choices("abcdefghijklmnopqrstuvwxyz     ", k=PROMPT_CHARS))
+            client.chat(agent.chat_body([agent.user(text)], max_tokens=4, tools=False))
+            resident.append(resident_bytes(server.pid))
+        return resident, evictions(client)
+
+
+@pytest.mark.parametrize("architecture", ["llama", "gemma3", "qwen35"])
+def test_a_full_cache_takes_its_budget_and_no_more(architecture: str) -> None:
+    resident, evicted = soak(architecture, prompts=200)
+    grown = resident[-1] - resident[0]
+    assert evicted > 0
+    assert grown <= (BUDGET_MIB + SLACK_MIB) * MIB, grown / MIB
+
+
+@pytest.mark.slow
+def test_two_thousand_distinct_prompts_leave_memory_flat() -> None:
+    resident, evicted = soak("llama", prompts=2000)
+    assert evicted > 0
+    settled = resident[499]
+    assert all(abs(now - settled) <= 0.05 * settled for now in resident[499:]), (settled, resident[-1])
