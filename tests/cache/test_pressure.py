@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -75,3 +80,33 @@ def test_a_limit_holds_for_what_is_saved_next() -> None:
     assert cache.arena.limit_bytes == cache.arena.budget_bytes
     save(cache, conversation(3, 0, 800, pin=False))
     assert cache.arena.used_bytes == (650 + 800) * BYTES_PER_TOKEN
+
+
+GIVE_BACK = """
+from tests.cache.test_prefix_cache import BYTES_PER_TOKEN, conversation, make_cache
+def resident():
+    return int(open("/proc/self/statm").read().split()[1]) * 4096
+
+def export(start, end, allocate):
+    memory = allocate((end - start) * BYTES_PER_TOKEN)
+    memory[:] = bytes([7]) * memory.nbytes
+    return memory
+
+MIB = 1 << 20
+cache = make_cache(128 * MIB // BYTES_PER_TOKEN)
+before = resident()
+for name in range(4):
+    prompt = conversation(name, 0, 20 * MIB // BYTES_PER_TOKEN, pin=False)
+    for _ in cache.save(prompt, prompt.tokens, export):
+        pass
+assert resident() - before > 75 * MIB, (resident() - before) / MIB
+cache.give_back(30 * MIB)
+assert cache.arena.used_bytes == 40 * MIB
+assert resident() - before < 60 * MIB, (resident() - before) / MIB
+"""
+
+
+def test_what_is_given_back_leaves_the_process() -> None:
+    folder = Path(__file__).resolve().parents[2]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])}
+    subprocess.run([sys.executable, "-c", GIVE_BACK], check=True, env=environment)

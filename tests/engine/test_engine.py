@@ -7,11 +7,12 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 
 from anchorline.config import EngineConfig
-from anchorline.engine.engine import Engine
+from anchorline.engine.engine import Engine, make_cache
 from anchorline.engine.request import GenerationRequest, SampledToken
 from anchorline.errors import (
     Cancelled,
@@ -206,6 +207,18 @@ def test_stats_count_what_happened() -> None:
 def test_too_few_sequences_are_refused() -> None:
     with pytest.raises(ConfigError, match="--parallel"):
         Engine(FakeRuntime(sequences=2), EngineConfig(parallel=2, resident_idle=1), clock=time.monotonic)
+
+
+def test_what_a_fork_copies_through_comes_out_of_the_budget() -> None:
+    runtime = FakeRuntime()
+    runtime.limits = replace(runtime.limits, fork_bytes=1 << 20)
+    cache = make_cache(EngineConfig(cache_ram_bytes=5 << 20), runtime)
+    assert cache is not None
+    assert cache.arena.budget_bytes == 4 << 20
+    runtime.limits = replace(runtime.limits, fork_bytes=9 << 20)
+    cache = make_cache(EngineConfig(cache_ram_bytes=5 << 20), runtime)
+    assert cache is not None
+    assert cache.arena.budget_bytes < 100
 
 
 def test_counters_move_while_a_call_runs() -> None:

@@ -224,6 +224,7 @@ def test_a_fork_of_a_sequence_that_fills_the_window_cells_decodes(architecture: 
     for start in range(0, 1500, 500):
         feed(runtime, tokens[start : start + 500], start=start)
     runtime.copy_sequence(0, 1, 0, 1500)
+    assert 0 < runtime._segments._staging.nbytes <= runtime.limits.fork_bytes
     for position in range(1500, 1600):
         feed(runtime, tokens[position - 1500 : position - 1499], start=position, sequence=1)
         feed(runtime, tokens[position - 1500 : position - 1499], start=position)

@@ -6,6 +6,7 @@ import click
 
 from anchorline import __version__
 from anchorline.cli.demo import demo
+from anchorline.cli.fit import fit_command
 from anchorline.cli.replay import replay
 from anchorline.cli.serve import serve
 from anchorline.cli.suggest import SuggestingGroup
@@ -18,6 +19,7 @@ def cli() -> None:
 
 
 cli.add_command(serve)
+cli.add_command(fit_command)
 cli.add_command(demo)
 cli.add_command(replay)
 
