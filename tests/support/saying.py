@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from anchorline.engine.request import GenerationRequest, ReplyConsumer
 from anchorline.engine.stats import EngineStats
-from anchorline.llama.interface import TokenArray
+from anchorline.llama.interface import SamplingParams, TokenArray
 from anchorline.server.state import EngineFace, ServerState
 
 
@@ -41,6 +41,9 @@ class SayingEngine:
     @property
     def alive(self) -> bool:
         return self._engine.alive
+
+    def prepare(self, sampling: SamplingParams) -> None:
+        self._engine.prepare(sampling)
 
     def submit(self, request: GenerationRequest, consumer: ReplyConsumer) -> None:
         if self.texts:
