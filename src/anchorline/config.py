@@ -279,6 +279,26 @@ class Limits:
     )
     logprobs: int = setting(20, "--max-logprobs", "Largest top_logprobs.", minimum=0, maximum=1000)
     logit_bias: int = setting(1024, "--max-logit-bias", "Most entries in logit_bias.", minimum=0, maximum=1 << 20)
+    grammar_bytes: int = setting(
+        1 << 17,
+        "--max-grammar-bytes",
+        "Largest grammar of a request with all its schemas, in UTF-8 bytes.",
+        minimum=64,
+        maximum=1 << 26,
+    )
+    grammar_depth: int = setting(
+        100, "--max-grammar-depth", "Deepest nesting of objects and lists in a JSON schema.", minimum=1, maximum=500
+    )
+    grammar_cache: int = setting(
+        64, "--grammar-cache", "Compiled grammars kept for further requests.", minimum=0, maximum=1 << 16
+    )
+    grammar_cache_bytes: int = setting(
+        16 << 20,
+        "--grammar-cache-bytes",
+        "Bytes of text of the compiled grammars that are kept; none may hold more than a quarter.",
+        minimum=0,
+        maximum=1 << 32,
+    )
     connections: int = setting(
         512,
         "--max-connections",

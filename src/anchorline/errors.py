@@ -7,6 +7,7 @@ AnchorlineError
 │   ├── PromptTooLong      the prompt does not fit into the context
 │   └── BodyTooLarge       the request body is over the limit (HTTP 413)
 ├── QueueFull              the waiting queue is at its limit (HTTP 429 + Retry-After)
+├── ConstraintFailure      a reply cannot be kept within what was asked of it (HTTP 500)
 ├── Cancelled              the client went away or the request was cancelled
 └── EngineFailure          the engine cannot go on (HTTP 503)
     └── BackendFailure     one llama.cpp call failed; the sequences in it are lost
@@ -62,6 +63,10 @@ class QueueFull(AnchorlineError):
     def __init__(self, *, waiting: int, limit: int, retry_after_seconds: int, flag: str = "--queue") -> None:
         super().__init__(f"{waiting} requests are waiting and the queue holds {limit} ({flag})")
         self.retry_after_seconds = retry_after_seconds
+
+
+class ConstraintFailure(AnchorlineError):
+    """A reply cannot be kept within its grammar any longer; it ends here rather than go on without."""
 
 
 class Cancelled(AnchorlineError):

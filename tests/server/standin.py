@@ -39,6 +39,7 @@ class ByteTokenizer:
     strips: Mapping[str, tuple[bool, bool]] = {}
     vocab_size = 259
     eos = 257
+    end_of_generation = frozenset({257})
 
     def __init__(self, *, adds_bos: bool = False) -> None:
         self.adds_bos = adds_bos

@@ -13,6 +13,8 @@ from starlette.applications import Starlette
 
 from anchorline.api.models import Served
 from anchorline.config import ServerConfig
+from anchorline.constraint.compiler import ConstraintCompiler
+from anchorline.constraint.vocabulary import Vocabulary
 from anchorline.llama.interface import ModelInfo
 from anchorline.metrics.metrics import Metrics
 from anchorline.server.app import build_app
@@ -71,6 +73,9 @@ def make_state(
         prompts=prompts or StandInPrompts(tokenizer),
         tokenizer=tokenizer,
         served=served,
+        constraints=ConstraintCompiler(
+            Vocabulary(tokenizer, end_of_generation=tokenizer.end_of_generation), config.limits
+        ),
         metrics=metrics,
         reply_format=TinyFormat(),
         workers=Workers(threads=config.limits.preparing, waiting=config.limits.preparing_queue),

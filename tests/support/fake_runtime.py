@@ -25,6 +25,7 @@ from anchorline.llama.interface import (
     SamplingParams,
     TokenArray,
     TokenLogprob,
+    TokenMask,
 )
 
 VOCAB_SIZE = 50
@@ -58,6 +59,11 @@ def next_token(hashes: list[int], salt: int) -> int:
     for value in hashes:
         mixed = crc32(value.to_bytes(4, "little"), mixed)
     return mixed % VOCAB_SIZE
+
+
+def masked_token(token: int, allowed: TokenArray) -> int:
+    """What becomes of ``token`` under a mask: still a function of every cell."""
+    return int(allowed[token % allowed.size])
 
 
 def outlook(hashes: list[int], state: int, kind: MemoryKind) -> list[int]:
@@ -137,17 +143,22 @@ class FakeBatch:
 
 
 class FakeSampler:
-    def __init__(self, runtime: FakeRuntime, salt: int) -> None:
+    def __init__(self, runtime: FakeRuntime, salt: int, mask: TokenMask | None) -> None:
         self._runtime = runtime
         self._salt = salt
+        self._mask = mask
         self.accepted: list[int] = []
 
     def sample(self, output_index: int) -> int:
         token = next_token(self._runtime.outputs[output_index], self._salt)
+        if self._mask is not None:
+            token = masked_token(token, self._mask.allowed())
         self.accept(token)
         return token
 
     def accept(self, token: int) -> None:
+        if self._mask is not None:
+            self._mask.accept(token)
         self.accepted.append(token)
 
     def close(self) -> None:
@@ -237,8 +248,8 @@ class FakeRuntime:
     def prepare_sampler(self, params: SamplingParams) -> None:
         """Nothing takes long here."""
 
-    def sampler(self, params: SamplingParams, history: TokenArray) -> FakeSampler:
-        return FakeSampler(self, params.seed or 0)
+    def sampler(self, params: SamplingParams, history: TokenArray, mask: TokenMask | None = None) -> FakeSampler:
+        return FakeSampler(self, params.seed or 0, mask)
 
     def logprobs(self, output_index: int, token: int, top: int) -> tuple[TokenLogprob, tuple[TokenLogprob, ...]]:
         chosen = TokenLogprob(token, -next_token(self.outputs[output_index], token) / 10)

@@ -9,8 +9,10 @@ from typing import Any
 from anchorline.api.decode import decode_body, json_type
 from anchorline.api.options import ApiContext, CallOptions, CompletionFields, call_options
 from anchorline.api.ranges import Numeric, Range, check_whole
+from anchorline.api.structured import answer_of, call_mode, chat_constraint
 from anchorline.api.thinking import check_budget, check_effort, check_reasoning_format, template_kwargs
 from anchorline.config import Limits
+from anchorline.constraint.spec import ConstraintSpec
 from anchorline.errors import RequestError
 from anchorline.output.format import CallMode
 
@@ -28,6 +30,7 @@ class ChatBody(CompletionFields, kw_only=True):
     reasoning_effort: str | None = None
     enable_thinking: bool | None = None
     tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
     logprobs: bool | None = None
     top_logprobs: Numeric = None
     functions: list[Any] | None = None
@@ -60,6 +63,8 @@ class ChatCall:
     options: CallOptions
     calls: CallMode = CallMode.AUTO
     """Where tool calls are looked for; without tools there are none."""
+    constraint: ConstraintSpec | None = None
+    """What the reply has to keep to; None asks nothing of it."""
     split_reasoning: bool = True
     """Whether reasoning is told apart from content."""
     reasoning_budget_tokens: int | None = None
@@ -83,7 +88,13 @@ def chat_call(body: ChatBody, *, context: ApiContext) -> ChatCall:
     return ChatCall(
         prompt=prompt,
         options=call_options(body, context=context, logprobs=_logprobs(body, context)),
-        calls=CallMode.NONE if body.tool_choice == "none" else CallMode.AUTO,
+        calls=call_mode(body.tool_choice),
+        constraint=chat_constraint(
+            answer_of(body),
+            tools=prompt.tools,
+            tool_choice=body.tool_choice,
+            several=body.parallel_tool_calls is not False,
+        ),
         split_reasoning=check_reasoning_format(body.reasoning_format),
         reasoning_budget_tokens=check_budget(budgets),
     )

@@ -8,6 +8,8 @@ from typing import Any
 from anchorline.api.decode import decode_body, json_type
 from anchorline.api.options import ApiContext, CallOptions, CompletionFields, call_options
 from anchorline.api.ranges import Numeric, Range, check_whole
+from anchorline.api.structured import answer_of
+from anchorline.constraint.spec import ConstraintSpec
 from anchorline.errors import RequestError
 
 
@@ -28,6 +30,7 @@ class CompletionCall:
     text: str | None
     tokens: tuple[int, ...] | None
     options: CallOptions
+    constraint: ConstraintSpec | None = None
 
 
 def parse_completion(raw: bytes, *, context: ApiContext) -> CompletionCall:
@@ -53,7 +56,9 @@ def parse_completion(raw: bytes, *, context: ApiContext) -> CompletionCall:
             code="unsupported_value",
         )
     text, tokens = _prompt(body.prompt)
-    return CompletionCall(text=text, tokens=tokens, options=options)
+    answer = answer_of(body)
+    constraint = None if answer is None else ConstraintSpec(answer=answer)
+    return CompletionCall(text=text, tokens=tokens, options=options, constraint=constraint)
 
 
 def _prompt(prompt: str | list[Any]) -> tuple[str | None, tuple[int, ...] | None]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import msgspec
 
 from anchorline.api.ranges import Numeric, Range, check_whole
-from anchorline.api.sampling import SamplingFields, check_strings, sampling_params
+from anchorline.api.sampling import check_strings, sampling_params
+from anchorline.api.structured import ConstraintFields
 from anchorline.config import Limits
 from anchorline.errors import PromptTooLong, RequestError
 from anchorline.llama.interface import SamplingParams, Tokenizer
@@ -18,7 +18,7 @@ class StreamOptions(msgspec.Struct, kw_only=True):
     include_usage: bool | None = None
 
 
-class CompletionFields(SamplingFields, kw_only=True):
+class CompletionFields(ConstraintFields, kw_only=True):
     """Fields of both completion endpoints. Unknown fields are ignored, as OpenAI clients expect."""
 
     model: str | None = None
@@ -31,9 +31,6 @@ class CompletionFields(SamplingFields, kw_only=True):
     stream_options: StreamOptions | None = None
     cache_prompt: bool | None = None
     return_tokens: bool | None = None
-    response_format: dict[str, Any] | None = None
-    json_schema: dict[str, Any] | None = None
-    grammar: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +62,6 @@ class CallOptions:
 
 def call_options(body: CompletionFields, *, context: ApiContext, logprobs: int | None) -> CallOptions:
     """Check the fields that both endpoints share. Raises RequestError naming the field."""
-    _refuse_constraints(body)
     stop = [body.stop] if isinstance(body.stop, str) else body.stop or []
     options = body.stream_options
     return CallOptions(
@@ -108,16 +104,3 @@ def _choices(n: Numeric, *, context: ApiContext) -> int:
     flag = "--parallel" if context.parallel <= context.limits.choices else "--max-choices"
     value = check_whole("n", n, allowed=Range(low=1, high=most, whole=True, flag=flag))
     return 1 if value is None else value
-
-
-def _refuse_constraints(body: CompletionFields) -> None:
-    """A constraint that would be ignored gives answers its client cannot use: refuse it instead."""
-    kind = body.response_format.get("type") if body.response_format else None
-    if body.response_format and kind != "text":
-        raise RequestError(
-            'response_format.type: only "text" is supported', field="response_format.type", code="unsupported_value"
-        )
-    if body.json_schema is not None:
-        raise RequestError("json_schema is not supported", field="json_schema", code="unsupported_value")
-    if body.grammar:
-        raise RequestError("grammar is not supported", field="grammar", code="unsupported_value")

@@ -23,6 +23,8 @@ from anchorline.cli.signals import handle_with, leave_at_once
 from anchorline.cli.suggest import SuggestingCommand
 from anchorline.cli.values import format_size
 from anchorline.config import ContextConfig, EngineConfig, ModelConfig, ServerConfig
+from anchorline.constraint.compiler import ConstraintCompiler
+from anchorline.constraint.vocabulary import Vocabulary
 from anchorline.engine.engine import Engine
 from anchorline.errors import ConfigError
 from anchorline.llama.interface import Tokenizer
@@ -192,6 +194,9 @@ def state_of(
             bos_text=tokens.bos,
             eos_text=tokens.eos,
             created=int(time.time()),
+        ),
+        constraints=ConstraintCompiler(
+            Vocabulary(tokenizer, end_of_generation=tokenizer.end_of_generation), settings.server.limits
         ),
         metrics=metrics,
         reply_format=reply_format,

@@ -21,7 +21,7 @@ from anchorline.engine.saving import Saver
 from anchorline.engine.schedule import chunk_tokens, share_batch
 from anchorline.engine.speeds import SpeedMeter
 from anchorline.engine.stream import Call, Clock, Stream
-from anchorline.errors import AnchorlineError, BackendFailure, Cancelled
+from anchorline.errors import AnchorlineError, BackendFailure, Cancelled, ConstraintFailure
 from anchorline.llama.interface import DecodeStatus, Runtime
 
 log = logging.getLogger("anchorline.engine")
@@ -114,7 +114,9 @@ class EngineLoop:
         """Count a seated stream among the running ones."""
         assert stream.live is not None
         if stream.sampler is None:
-            stream.sampler = self.runtime.sampler(stream.sampling, stream.call.prompt.tokens)
+            constraint = stream.call.request.constraint
+            mask = None if constraint is None else constraint.start()
+            stream.sampler = self.runtime.sampler(stream.sampling, stream.call.prompt.tokens, mask)
         stream.stops = pauses(
             stream.call.prompt,
             stream.live.length,
@@ -165,12 +167,7 @@ class EngineLoop:
         for stream, output in outputs:
             choosing.append((stream, output))
             choosing.extend((sibling, output) for sibling in self._fork_choices(stream))
-        ended: list[Call] = []
-        for stream, output in choosing:
-            self._sample(stream, output)
-            if stream.finish is not None and self._finish(stream):
-                ended.append(stream.call)
-        return ended
+        return self._sample_all(choosing)
 
     def _advance(self, stream: Stream, share: int, now: float) -> None:
         """``share`` more tokens of ``stream`` are decoded: note the end of its prompt, keep states at pauses."""
@@ -228,6 +225,23 @@ class EngineLoop:
         self.waiting.extendleft(reversed(left))
         self._blocked = False
         return forked
+
+    def _sample_all(self, choosing: list[tuple[Stream, int]]) -> list[Call]:
+        """Choose the next token of each stream from the logits at its batch index; the calls that ended."""
+        ended: list[Call] = []
+        for stream, output in choosing:
+            if stream.sampler is None:  # its call has failed with another choice
+                continue
+            try:
+                self._sample(stream, output)
+            except ConstraintFailure as error:
+                log.warning("call %s ends: %s", stream.call.request.id, error)
+                self.cancel(stream.call, error)
+                ended.append(stream.call)
+                continue
+            if stream.finish is not None and self._finish(stream):
+                ended.append(stream.call)
+        return ended
 
     def _sample(self, stream: Stream, output: int) -> None:
         """Choose the stream's next token and hand it on; sets ``finish`` when it was the last."""

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from anchorline.cache.prompt import Prompt
 from anchorline.errors import AnchorlineError
-from anchorline.llama.interface import SamplingParams, TokenArray, TokenLogprob
+from anchorline.llama.interface import SamplingParams, TokenArray, TokenConstraint, TokenLogprob
 
 
 class FinishReason(StrEnum):
@@ -47,6 +47,8 @@ class GenerationRequest:
     """How many alternatives to report per token; None reports no log-probabilities at all."""
     forcer: TokenForcer | None = None
     """Has a say in every token; None leaves them all to the sampler."""
+    constraint: TokenConstraint | None = None
+    """What every choice has to keep to; None leaves all tokens open."""
     use_cache: bool = True
     """False neither restores nor saves (``cache_prompt: false``)."""
     received_seconds: float = 0.0

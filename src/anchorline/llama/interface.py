@@ -118,11 +118,38 @@ class TokenLogprob:
     logprob: float
 
 
+class TokenMask(Protocol):
+    """What may come next in one choice whose text is constrained. Keeps state; for the engine thread alone."""
+
+    def allowed(self) -> TokenArray:
+        """Ascending ids, at least one, of which the next token has to be one.
+
+        End-of-generation ids are among them once the text may end, and alone when nothing else can follow.
+        Raises ConstraintFailure.
+        """
+        ...
+
+    def accept(self, token: int) -> None:
+        """Go on behind ``token``. Raises ConstraintFailure when it was not allowed."""
+        ...
+
+
+class TokenConstraint(Protocol):
+    """A constraint ready for use, shared by all choices and calls that ask for it. Thread-safe."""
+
+    def start(self) -> TokenMask:
+        """A mask of its own for one choice, at the beginning of its reply."""
+        ...
+
+
 class Sampler(Protocol):
     """One sequence's sampler chain with its own random state and penalty history."""
 
     def sample(self, output_index: int) -> int:
-        """Choose from the logits at ``output_index`` of the last ``decode``; accepts the token."""
+        """Choose from the logits at ``output_index`` of the last ``decode``, which it leaves as they are.
+
+        Accepts the token. Raises ConstraintFailure when a mask cannot tell what may come.
+        """
         ...
 
     def accept(self, token: int) -> None:
@@ -187,8 +214,11 @@ class Runtime(Protocol):
         """Do ahead what takes long in ``sampler``; the one method that any thread may call at any time."""
         ...
 
-    def sampler(self, params: SamplingParams, history: TokenArray) -> Sampler:
-        """Build a chain; ``history`` (the prompt) feeds the penalties that look back."""
+    def sampler(self, params: SamplingParams, history: TokenArray, mask: TokenMask | None = None) -> Sampler:
+        """Build a chain; ``history`` (the prompt) feeds the penalties that look back.
+
+        With ``mask`` the chain chooses among the tokens that the mask allows; the sampler then owns it.
+        """
         ...
 
     def logprobs(self, output_index: int, token: int, top: int) -> tuple[TokenLogprob, tuple[TokenLogprob, ...]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -22,10 +23,19 @@ from anchorline.llama.interface import (
     SamplingParams,
     TokenArray,
     TokenLogprob,
+    TokenMask,
 )
 from anchorline.llama.library import api
 from anchorline.llama.model import Model
-from anchorline.llama.sampler import LlamaSampler, build_chain, log_probabilities, prepare_chain, read_logits
+from anchorline.llama.sampler import (
+    Candidates,
+    LlamaSampler,
+    MaskedSampler,
+    build_chain,
+    log_probabilities,
+    prepare_chain,
+    read_logits,
+)
 from anchorline.llama.segments import SegmentPort
 
 _OK, _NO_SLOT = 0, 1
@@ -113,7 +123,7 @@ class LlamaRuntime:
             context_tokens=self._limits.context_tokens,
         )
 
-    def sampler(self, params: SamplingParams, history: TokenArray) -> LlamaSampler:
+    def sampler(self, params: SamplingParams, history: TokenArray, mask: TokenMask | None = None) -> LlamaSampler:
         chain = build_chain(
             params,
             history,
@@ -122,7 +132,13 @@ class LlamaRuntime:
             end_of_generation=self._end_of_generation,
             context_tokens=self._limits.context_tokens,
         )
-        return LlamaSampler(chain, self._context)
+        if mask is None:
+            return LlamaSampler(chain, self._context)
+        return MaskedSampler(chain, self._context, mask=mask, candidates=self._candidates)
+
+    @cached_property
+    def _candidates(self) -> Candidates:
+        return Candidates(self._limits.vocab_size)
 
     def logprobs(self, output_index: int, token: int, top: int) -> tuple[TokenLogprob, tuple[TokenLogprob, ...]]:
         logits = read_logits(self._context, output_index, self._limits.vocab_size)

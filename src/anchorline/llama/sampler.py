@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from anchorline.errors import BackendFailure
+from anchorline.errors import BackendFailure, ConstraintFailure
 from anchorline.llama.dry import DrySamplers
-from anchorline.llama.interface import SamplingParams, TokenArray, TokenLogprob
+from anchorline.llama.interface import SamplingParams, TokenArray, TokenLogprob, TokenMask
 from anchorline.llama.library import api
 
 _MIN_KEEP = 0
@@ -49,6 +49,61 @@ class LlamaSampler:
 
     def __del__(self) -> None:
         self.close()
+
+
+class Candidates:
+    """A llama_token_data_array of its own, reused for every choice among few or many tokens."""
+
+    _ENTRY = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])
+
+    def __init__(self, vocab_size: int) -> None:
+        self.vocab_size = vocab_size
+        self._entries = np.zeros(vocab_size, self._ENTRY)
+        self._data = self._entries.ctypes.data_as(ctypes.POINTER(api.llama_token_data))
+        self._array = api.llama_token_data_array(data=self._data, size=0, selected=-1, sorted=False)
+
+    def choose(self, chain: Any, logits: npt.NDArray[np.float32], allowed: TokenArray) -> int:
+        """What ``chain`` picks among ``allowed``. Neither reads nor changes the logits of other tokens."""
+        array, entries = self._array, self._entries[: allowed.size]
+        entries["id"] = allowed
+        entries["logit"] = logits.take(allowed)
+        # Samplers shorten the array from both ends, so all of it is set again.
+        array.data, array.size, array.selected, array.sorted = self._data, allowed.size, -1, False
+        api.llama_sampler_apply(chain, ctypes.byref(array))
+        if not 0 <= array.selected < array.size:
+            raise ConstraintFailure("the sampler chose none of the tokens that may come next")
+        token: int = array.data[array.selected].id
+        return token
+
+
+class MaskedSampler(LlamaSampler):
+    """A chain that gets to see only the tokens that a mask allows.
+
+    The context's logits stay as they are: further choices and log-probabilities are read from them.
+    """
+
+    __slots__ = ("_candidates", "_mask")
+
+    def __init__(self, chain: Any, context: Any, *, mask: TokenMask, candidates: Candidates) -> None:
+        super().__init__(chain, context)
+        self._mask = mask
+        self._candidates = candidates
+
+    def sample(self, output_index: int) -> int:
+        assert self._chain is not None, "the sampler is closed"
+        allowed = self._mask.allowed()
+        if allowed.size == 1:
+            token = int(allowed[0])
+        else:
+            logits = read_logits(self._context, output_index, self._candidates.vocab_size)
+            token = self._candidates.choose(self._chain, logits, allowed)
+        self.accept(token)
+        return token
+
+    def accept(self, token: int) -> None:
+        """Take note of the token that comes next. Raises ConstraintFailure."""
+        self._mask.accept(token)
+        api.llama_sampler_accept(self._chain, token)
 
 
 def build_chain(

@@ -1,4 +1,4 @@
-"""A map that forgets what was used longest ago once it holds too many bytes."""
+"""A map that forgets what was used longest ago once it holds too much."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ ENTRY_BYTES = 200
 
 
 class ByteMemo(Generic[K, V]):
-    """A thread-safe LRU map bounded by the bytes its owner says each entry holds."""
+    """A thread-safe LRU map bounded by the bytes its owner says each entry holds, and by entries if so asked."""
 
-    def __init__(self, limit_bytes: int) -> None:
+    def __init__(self, limit_bytes: int, *, limit_entries: int | None = None) -> None:
         self._limit_bytes = limit_bytes
+        self._limit_entries = limit_entries
         self._used_bytes = 0
         self._entries: OrderedDict[K, tuple[V, int]] = OrderedDict()
         self._lock = Lock()
@@ -35,6 +36,7 @@ class ByteMemo(Generic[K, V]):
     def put(self, key: K, value: V, content_bytes: int) -> None:
         """Keep ``value``; an entry larger than a quarter of the whole is not kept at all."""
         cost = content_bytes + ENTRY_BYTES
+        over = None if self._limit_entries is None else self._limit_entries + 1
         with self._lock:
             old = self._entries.pop(key, None)
             if old is not None:
@@ -43,7 +45,7 @@ class ByteMemo(Generic[K, V]):
                 return
             self._entries[key] = (value, cost)
             self._used_bytes += cost
-            while self._used_bytes > self._limit_bytes:
+            while self._used_bytes > self._limit_bytes or len(self._entries) == over:
                 _, (_, dropped) = self._entries.popitem(last=False)
                 self._used_bytes -= dropped
 

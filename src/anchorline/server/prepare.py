@@ -11,8 +11,10 @@ from anchorline.api.completion_reply import CompletionWriter
 from anchorline.api.completions import parse_completion
 from anchorline.api.options import CallOptions, clamp_max_tokens
 from anchorline.api.reply import ReplyHead, ReplyWriter
+from anchorline.constraint.spec import Reasoning
 from anchorline.engine.request import GenerationRequest, TokenForcer
 from anchorline.errors import RequestError
+from anchorline.llama.interface import TokenConstraint
 from anchorline.output.budget import ReasoningBudget
 from anchorline.output.format import CallMode, ReasoningTags, ReplyContext
 from anchorline.output.parser import PlainParser, ReplyParser
@@ -62,7 +64,11 @@ def prepare_chat_call(
     request = _request(state, head, built, field=field, received_seconds=received_seconds)
     prompt_end = _prompt_end(call, built, state.reply_format.reasoning)
     return PreparedCall(
-        request=replace(request, forcer=_reasoning_budget(call, state, prompt_end=prompt_end)),
+        request=replace(
+            request,
+            forcer=_reasoning_budget(call, state, prompt_end=prompt_end),
+            constraint=_constraint(call, state, prompt_end=prompt_end),
+        ),
         options=call.options,
         parser=_parser(call, state, prompt_end=prompt_end),
         writer=writer(head),
@@ -118,12 +124,24 @@ def _reasoning_budget(call: ChatCall, state: ServerState, *, prompt_end: str) ->
     )
 
 
+def _constraint(call: ChatCall, state: ServerState, *, prompt_end: str) -> TokenConstraint | None:
+    """What holds behind a block of reasoning, if the prompt has opened one or the template knows them."""
+    if call.constraint is None:
+        return None
+    tags, reasoning = state.reply_format.reasoning, None
+    if tags is not None and (tags.opened_by(prompt_end) or tags.end in state.served.chat_template):
+        reasoning = Reasoning(tags=tags, opened=tags.opened_by(prompt_end))
+    return state.constraints.compile(call.constraint, reasoning=reasoning, call_tags=state.reply_format.call_tag)
+
+
 def prepare_completion(raw: bytes, state: ServerState, received_seconds: float) -> PreparedCall:
     """A text completion."""
     call = parse_completion(raw, context=state.context)
     built = state.prompts.tokens(call.tokens) if call.tokens is not None else state.prompts.text(call.text or "")
     head = _head(state, f"cmpl-{state.new_id()}", built, call.options)
     request = _request(state, head, built, field="prompt", received_seconds=received_seconds)
+    if call.constraint is not None:
+        request = replace(request, constraint=state.constraints.compile(call.constraint))
     return PreparedCall(request=request, options=call.options, parser=PlainParser(), writer=CompletionWriter(head))
 
 

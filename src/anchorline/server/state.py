@@ -14,6 +14,7 @@ from anchorline.api.models import Served
 from anchorline.api.options import ApiContext
 from anchorline.cache.prompt import Prompt
 from anchorline.config import ServerConfig
+from anchorline.constraint.compiler import ConstraintCompiler
 from anchorline.engine.request import GenerationRequest, ReplyConsumer
 from anchorline.engine.stats import EngineStats
 from anchorline.llama.interface import SamplingParams, Tokenizer
@@ -111,6 +112,7 @@ class ServerState:
     prompts: Prompts
     tokenizer: Tokenizer
     served: Served
+    constraints: ConstraintCompiler
     metrics: Metrics
     workers: Workers
     reply_format: ReplyFormat

@@ -1,0 +1,1 @@
+"""Keeping replies within a JSON schema, a regular expression or a grammar, over llguidance."""
