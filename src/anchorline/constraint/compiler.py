@@ -20,8 +20,13 @@ from anchorline.prompt.memo import ByteMemo
 
 _NOISE = re.compile(r"^at \d+\(\d+\): (?:failed to compile JSON schema: )?")
 _EXCERPT = re.compile(r"\n +\d+ \| .*", re.DOTALL)
-_PANIC = "panic: "
+_TOO_LARGE = re.compile(r"^panic: |grammar size \(number of symbols\) too big")
+"""How llguidance reports a grammar that breaks one of its own assertions or MOST_SYMBOLS."""
 _MESSAGE_CHARACTERS = 400
+
+
+MOST_SYMBOLS = 40_000
+"""Size of a grammar; the time to compile one grows with its square, to about 2 s here."""
 
 
 def no_call_tags(_tool: str) -> None:
@@ -34,7 +39,7 @@ class ConstraintCompiler:
     def __init__(self, vocabulary: Vocabulary, limits: Limits) -> None:
         self._vocabulary = vocabulary
         self._limits = limits
-        self._parser_limits = LLParserLimits(verbose_errors=False)
+        self._parser_limits = LLParserLimits(max_grammar_size=MOST_SYMBOLS, verbose_errors=False)
         self._compiled: ByteMemo[str, CompiledConstraint] = ByteMemo(
             limits.grammar_cache_bytes, limit_entries=limits.grammar_cache
         )
@@ -97,7 +102,7 @@ class ConstraintCompiler:
     def _fault(self, spec: ConstraintSpec, error: str) -> RequestError:
         """Why ``spec`` cannot be compiled: the first part that cannot be on its own, else all of it."""
         field = _field(spec)
-        for part in _parts(spec):
+        for part in _parts(spec) if _TOO_LARGE.search(error) is None else ():
             alone = self._error_of(part)
             if alone is not None:
                 field, error = self._located(part) if isinstance(part, JsonSchema) else (part.field, alone)
@@ -155,7 +160,7 @@ def _inside(value: Any) -> list[Any]:
 
 def _plain(message: str) -> str:
     """An error of llguidance's without positions in a grammar that the client has never seen."""
-    if message.startswith(_PANIC):
+    if _TOO_LARGE.search(message):
         return "it is too large or too complex to be compiled"
     text = " ".join(_EXCERPT.sub("", _NOISE.sub("", message)).split())
     return text if len(text) <= _MESSAGE_CHARACTERS else f"{text[:_MESSAGE_CHARACTERS]}…"
