@@ -45,7 +45,7 @@ def nested(inner: st.SearchStrategy[dict[str, Any]]) -> st.SearchStrategy[dict[s
     return objects(inner) | lists | unions
 
 
-SCHEMAS = st.recursive(
+SCHEMAS: st.SearchStrategy[dict[str, Any]] = st.recursive(
     st.lists(SCALARS, min_size=1, max_size=3, unique_by=repr).map(lambda values: {"enum": values})
     | SCALARS.map(lambda value: {"const": value})
     | ranges("minLength", "maxLength", 5).map(lambda bounds: {"type": "string", **bounds})

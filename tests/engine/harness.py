@@ -10,7 +10,7 @@ from anchorline.engine.engine import make_cache
 from anchorline.engine.loop import EngineLoop
 from anchorline.engine.request import CallReport, GenerationRequest, TokenForcer
 from anchorline.engine.stream import Call, open_call
-from anchorline.llama.interface import SamplingParams
+from anchorline.llama.interface import SamplingParams, TokenConstraint
 from tests.support.consumer import Recorder
 from tests.support.fake_runtime import FakeRuntime, tokens_of
 
@@ -74,6 +74,7 @@ class Harness:
         seed: int | None = None,
         use_cache: bool = True,
         forcer: TokenForcer | None = None,
+        constraint: TokenConstraint | None = None,
         recorder: Recorder | None = None,
     ) -> tuple[Call, Recorder]:
         request = GenerationRequest(
@@ -84,6 +85,7 @@ class Harness:
             choices=choices,
             use_cache=use_cache,
             forcer=forcer,
+            constraint=constraint,
             received_seconds=self.clock(),
         )
         recorder = recorder or Recorder()

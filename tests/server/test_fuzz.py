@@ -54,7 +54,30 @@ TOOL = st.fixed_dictionaries(
     },
     optional={"type": st.just("function") | JSON},
 )
+KEYWORD = st.sampled_from(["type", "properties", "items", "enum", "anyOf", "$ref", "pattern", "required", "x", "$defs"])
+WORD = st.sampled_from(["object", "string", "array", "#/$defs/x", "[a-z]+", "("]) | st.integers(-2, 2)
+SCHEMA = st.recursive(
+    st.dictionaries(KEYWORD, WORD | st.lists(WORD, max_size=2), max_size=3),
+    lambda inner: st.dictionaries(KEYWORD, inner | st.lists(inner, max_size=2), max_size=3),
+    max_leaves=5,
+)
+FORMAT = st.sampled_from(["text", "json_object", "json_schema"])
+GRAMMAR = st.text(alphabet='start:o=" /[a-b]+|()\n', max_size=30) | st.sampled_from(
+    ['root ::= "a" | [b-c]', "start: /a+/"]
+)
 PLAUSIBLE = {
+    "response_format": st.fixed_dictionaries(
+        {"type": FORMAT}, optional={"schema": SCHEMA, "json_schema": st.fixed_dictionaries({"schema": SCHEMA | JSON})}
+    )
+    | JSON,
+    "json_schema": SCHEMA | JSON,
+    "guided_json": SCHEMA | SCHEMA.map(json.dumps) | JSON,
+    "guided_regex": st.text(max_size=12) | JSON,
+    "guided_choice": st.lists(st.text(max_size=4), max_size=3) | JSON,
+    "structured_outputs": st.fixed_dictionaries({}, optional={"json": SCHEMA | JSON, "regex": st.text(max_size=6)})
+    | JSON,
+    "grammar": GRAMMAR | JSON,
+    "guided_grammar": GRAMMAR | JSON,
     "messages": st.lists(MESSAGE, max_size=4) | JSON,
     "tools": st.lists(TOOL | JSON, max_size=2) | JSON,
     "tool_choice": st.sampled_from(["none", "auto", "required"]) | JSON,
