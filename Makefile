@@ -10,7 +10,7 @@ STAMP := .venv/.anchorline-setup
 export SKIP_LLAMA LLAMA_WHEEL_INDEX
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve demo lint types imports tests test test-long bench-replay bench-peers bench-warm-turn bench-decode bench-arena clean
+.PHONY: help setup serve demo lint types imports tests test test-long bench-replay bench-peers bench-warm-turn bench-decode bench-constrained bench-arena clean
 
 help: ## List the targets.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -69,6 +69,9 @@ bench-warm-turn: $(STAMP) ## TTFT of a warm turn against prefilling only its del
 
 bench-decode: $(STAMP) ## The engine's time per token against a bare llama_decode loop.
 	@OMP_WAIT_POLICY=passive $(BIN)/python benchmarks/decode_step.py $(ARGS)
+
+bench-constrained: $(STAMP) ## Time per token within a JSON schema against time per token without.
+	@OMP_WAIT_POLICY=passive $(BIN)/python benchmarks/constrained.py $(ARGS)
 
 bench-arena: $(STAMP) ## Export speed into a warm and into a fresh arena.
 	@OMP_WAIT_POLICY=passive $(BIN)/python benchmarks/arena.py $(ARGS)

@@ -30,7 +30,7 @@ from anchorline.engine.request import CallReport, FinishReason, GenerationReques
 from anchorline.errors import AnchorlineError
 from anchorline.llama.context import create_context
 from anchorline.llama.dry import DrySamplers
-from anchorline.llama.interface import SamplingParams, TokenArray
+from anchorline.llama.interface import SamplingParams, TokenArray, TokenConstraint
 from anchorline.llama.model import Model, load_model
 from anchorline.llama.runtime import LlamaRuntime
 from anchorline.llama.sampler import build_chain
@@ -65,11 +65,24 @@ class Stamps:
         self.ended.set()
 
 
-def engine_ms(engine: Engine, prompt: TokenArray, *, tokens: int, sampling: SamplingParams, name: str) -> float:
+def engine_ms(
+    engine: Engine,
+    prompt: TokenArray,
+    *,
+    tokens: int,
+    sampling: SamplingParams,
+    name: str,
+    constraint: TokenConstraint | None = None,
+) -> float:
     """Milliseconds per token of one call, from its first token to its last."""
     stamps = Stamps()
     request = GenerationRequest(
-        id=name, prompt=Prompt(tokens=prompt), sampling=sampling, max_tokens=tokens, use_cache=False
+        id=name,
+        prompt=Prompt(tokens=prompt),
+        sampling=sampling,
+        max_tokens=tokens,
+        constraint=constraint,
+        use_cache=False,
     )
     engine.submit(request, stamps)
     stamps.ended.wait()

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from anchorline.api.chat import ChatBody
 from anchorline.api.completions import CompletionBody
+from anchorline.api.structured import ConstraintFields
 from anchorline.api.thinking import REASONING_FORMATS, TEMPLATE_KWARGS
 from anchorline.prompt.builder import PromptBuilder
 from anchorline.prompt.effort import EFFORTS
@@ -166,3 +167,25 @@ def test_one_wrong_field_in_a_good_body(here: Site, loop: asyncio.AbstractEventL
     name = data.draw(st.sampled_from(sorted(set(ChatBody.__struct_fields__) - {"messages"})))
     value = data.draw(PLAUSIBLE.get(name, JSON))
     check(here, loop, "/v1/chat/completions", json.dumps(body | {name: value}).encode())
+
+
+@settings(max_examples=300, deadline=None)
+@given(data=st.data())
+def test_any_constraint(here: Site, loop: asyncio.AbstractEventLoop, data: st.DataObject) -> None:
+    """One constraint in a good body, so that it is compiled."""
+    name = data.draw(
+        st.sampled_from(sorted(set(ConstraintFields.__struct_fields__) & PLAUSIBLE.keys() - {"logit_bias"}))
+    )
+    body = {"messages": [{"role": "user", "content": "hi"}], name: data.draw(PLAUSIBLE[name])}
+    check(here, loop, "/v1/chat/completions", json.dumps(body).encode())
+
+
+@settings(max_examples=100, deadline=None)
+@given(schemas=st.lists(SCHEMA, min_size=1, max_size=2), choice=st.sampled_from(["required", "auto"]))
+def test_any_parameters_of_tools(
+    here: Site, loop: asyncio.AbstractEventLoop, schemas: list[dict[str, Any]], choice: str
+) -> None:
+    functions = [{"name": f"f{index}", "parameters": schema} for index, schema in enumerate(schemas)]
+    tools = [{"type": "function", "function": function} for function in functions]
+    body = {"messages": [{"role": "user", "content": "hi"}], "tools": tools, "tool_choice": choice}
+    check(here, loop, "/v1/chat/completions", json.dumps(body).encode())
