@@ -17,6 +17,7 @@ from anchorline.constraint.spec import (
     Regex,
 )
 from anchorline.errors import RequestError
+from anchorline.output.format import CallMode
 from tests.api.support import chat, completion
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
@@ -119,6 +120,19 @@ def test_refusals_name_the_field(fields: dict[str, Any], field: str, says: str) 
     with pytest.raises(RequestError, match=says) as caught:
         chat(**fields)
     assert caught.value.field == field
+
+
+@pytest.mark.parametrize(
+    ("choice", "mode"),
+    [
+        ("auto", CallMode.AUTO),
+        ("none", CallMode.NONE),
+        ("required", CallMode.JSON),
+        ({"type": "function", "function": {"name": "a"}}, CallMode.JSON),
+    ],
+)
+def test_calls_are_looked_for_where_they_are_made(choice: Any, mode: CallMode) -> None:
+    assert chat(tools=[tool("a")], tool_choice=choice).calls is mode
 
 
 def test_required_calls_may_be_of_any_tool() -> None:

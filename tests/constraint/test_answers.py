@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 
 import pytest
 
@@ -19,7 +20,9 @@ from anchorline.constraint.spec import (
 )
 from anchorline.errors import ConstraintFailure
 from anchorline.llama.interface import TokenConstraint
-from anchorline.output.format import CallTag
+from anchorline.output.events import TextDelta, ToolCallStarted
+from anchorline.output.format import THINK_TAGS, CallMode, CallTag, ReasoningTags, ReplyContext
+from anchorline.output.formats import FORMATS
 from tests.constraint.support import END, byte_compiler, compiled, schema, takes, walk
 
 COMPILER = byte_compiler()
@@ -185,36 +188,82 @@ def test_calls_behind_control_tokens() -> None:
     calls = OfferedCalls(tools=(BOOK,), field="tools", several=True)
     made = COMPILER.compile(ConstraintSpec(calls=calls), call_tags=marked)
     assert made is not None
-    mask = made.start()
-    for token in [*b"Well <|im_start|>", 256, *b"book:", *GOOD.encode(), 258, *b"!"]:
-        assert token in mask.allowed()
-        mask.accept(token)
-    assert END in mask.allowed()
+    assert follows(made, [b"Well <|im_start|>", 256, b"book:", GOOD.encode(), 258, b"!"])
     assert not takes(made, b"Well " + bytes([0xFF]), whole=False)
 
 
+def behind(tags: ReasoningTags, *, opened: bool, spec: ConstraintSpec | None = None) -> TokenConstraint:
+    spec = spec or ConstraintSpec(answer=schema(ROOM))
+    made = COMPILER.compile(spec, reasoning=Reasoning(tags=tags, opened=opened), call_tags=hermes)
+    assert made is not None
+    return made
+
+
 def test_reasoning_comes_first() -> None:
-    block = {"begin": "<think>", "end": "</think>"}
-    spec = ConstraintSpec(answer=schema(ROOM))
-    opened = COMPILER.compile(spec, reasoning=Reasoning(**block, opened=True))
-    possible = COMPILER.compile(spec, reasoning=Reasoning(**block, opened=False))
-    assert opened is not None
-    assert possible is not None
+    opened, possible = behind(THINK_TAGS, opened=True), behind(THINK_TAGS, opened=False)
     thought = "Hm, {not json} </thin"
     assert takes(opened, f"{thought}</think>\n\n{GOOD}")
     assert not takes(opened, thought)
     assert not takes(opened, f"{thought}</think>Well", whole=False)
     assert takes(possible, GOOD)
-    assert takes(possible, f"<think>{thought}</think>{GOOD}")
+    assert takes(possible, f"<think>\n{thought}</think>{GOOD}")
     assert not takes(possible, f"{thought}", whole=False)
 
 
-def test_reasoning_that_ends_with_a_control_token() -> None:
-    reasoning = Reasoning(begin="<|im_start|>", end="<|bos|>", opened=False)
-    made = COMPILER.compile(ConstraintSpec(answer=schema(ROOM)), reasoning=reasoning)
+@pytest.mark.parametrize("opened", [False, True])
+@pytest.mark.parametrize("name", sorted(name for name, known in FORMATS.items() if known.reasoning))
+def test_every_formats_reasoning_may_come_first(name: str, opened: bool) -> None:
+    tags = FORMATS[name].reasoning
+    assert tags is not None
+    constraint = behind(tags, opened=opened)
+    assert takes(constraint, tags.wrap("Hm, {not json}.", GOOD, opened=opened))
+    assert not takes(constraint, tags.wrap("Hm.", "Well", opened=opened))
+    assert takes(constraint, tags.wrap("", GOOD, opened=False)) is not opened
+
+
+@pytest.mark.parametrize("name", sorted(name for name, known in FORMATS.items() if known.call_tag("x")))
+def test_every_formats_calls_may_be_offered(name: str) -> None:
+    """Among text where the model calls by itself, and what is written is a call to the format's own parser."""
+    known = FORMATS[name]
+    tag = known.call_tag("book")
+    assert tag is not None
+    calls = OfferedCalls(tools=(BOOK, LOOK), field="tools", several=True)
+    made = COMPILER.compile(ConstraintSpec(calls=calls), call_tags=known.call_tag)
     assert made is not None
-    mask = made.start()
-    for token in [256, *b"Hm <|bos|>", 258, *GOOD.encode()]:
-        assert token in mask.allowed()
+    call = f"{tag.begin}{GOOD}{tag.end}"
+    assert takes(made, call)
+    assert takes(made, "Well.")
+    assert not takes(made, f'{tag.begin}{{"number": true')
+    context = ReplyContext(prompt_end="", tools={"book": ROOM}, calls=CallMode.AUTO, new_call_id=lambda: "1")
+    events = known.parser(context).feed(TextDelta(0, call, ()))
+    assert [event.name for event in events if isinstance(event, ToolCallStarted)] == ["book"]
+
+
+def test_what_a_format_puts_before_its_answers() -> None:
+    """Free text, answers and forced calls have it; calls in the format's own way have not."""
+    tags = ReasoningTags(begin="<a>", end="<|bos|>", after_end="<|im_start|>", before_answer="<|im_start|>final")
+    forced_spec = ConstraintSpec(calls=ForcedCalls(tools=(LOOK,), field="tool_choice", several=True))
+    free_spec = ConstraintSpec(calls=OfferedCalls(tools=(LOOK,), field="tools", several=True))
+    answered, forced, free = (
+        behind(tags, opened=False, spec=spec) for spec in (ConstraintSpec(answer=schema(ROOM)), forced_spec, free_spec)
+    )
+    call = '{"name": "look", "arguments": {}}'
+    final: list[int | bytes] = [256, b"final"]
+    assert follows(answered, [*final, GOOD.encode()])
+    assert follows(answered, [b"<a>Hm <|bos|>", 258, 256, *final, GOOD.encode()])
+    assert not follows(answered, [GOOD.encode()])
+    assert follows(forced, [*final, f"[{call}, {call}]".encode()])
+    assert follows(free, [*final, b"Well."])
+    assert follows(free, [hermes_call("look", "{}").encode()])
+    assert follows(free, [hermes_call("look", "{}").encode(), *final, b"Well."])
+    assert not follows(free, [b"Well."])
+
+
+def follows(constraint: TokenConstraint, parts: Sequence[int | bytes]) -> bool:
+    """Whether a reply of tokens and of texts, in bytes, is within the constraint."""
+    mask = constraint.start()
+    for token in [token for part in parts for token in ([part] if isinstance(part, int) else part)]:
+        if token not in mask.allowed():
+            return False
         mask.accept(token)
-    assert mask.allowed().tolist() == [END]
+    return END in mask.allowed()

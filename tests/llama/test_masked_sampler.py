@@ -110,6 +110,14 @@ def test_penalties_hear_of_forced_tokens(runtime: LlamaRuntime, decoded: Logits)
     assert draw(runtime, penalised, First([]), 2) == [best, second]
 
 
+def test_tokens_chosen_elsewhere_reach_the_mask(runtime: LlamaRuntime, decoded: Logits) -> None:
+    mask = ListedMask([44, 45])
+    sampler = runtime.sampler(FREE, NOTHING, mask)
+    sampler.accept(44)
+    assert mask.accepted == [44]
+    sampler.close()
+
+
 def test_log_probabilities_are_those_of_the_model(runtime: LlamaRuntime, decoded: Logits) -> None:
     before = runtime.logprobs(LAST, 44, 5)
     draw(runtime, FREE, ListedMask([44, 45]), 1)

@@ -105,14 +105,50 @@ def test_text_completions_are_constrained_too(url: str) -> None:
     assert reply["choices"][0]["text"] in ("yes", "no")
 
 
-def test_a_required_call_is_made(url: str) -> None:
-    """As bare JSON, in which the parser of forced calls looks for them."""
-    made = json.loads(ask(url, tools=[TOOL, LOOK], tool_choice="required", parallel_tool_calls=False))
-    assert made["name"] in ("book", "look")
+def test_forced_calls_are_made(client: OpenAI) -> None:
+    def calls(**options: Any) -> list[tuple[str, Any]]:
+        reply = client.chat.completions.create(
+            model="m", messages=MESSAGES, seed=1, max_tokens=900, temperature=0.7, **options
+        )
+        choice = reply.choices[0]
+        assert choice.finish_reason == "tool_calls"
+        assert choice.message.content is None
+        made = choice.message.tool_calls or []
+        return [(call.function.name, json.loads(call.function.arguments)) for call in made if call.type == "function"]
+
+    (only,) = calls(tools=[TOOL, LOOK], tool_choice="required", parallel_tool_calls=False)
+    assert only[0] in ("book", "look")
+    assert calls(tools=[TOOL, LOOK], tool_choice="required")
     named = {"type": "function", "function": {"name": "book"}}
-    made = json.loads(ask(url, tools=[TOOL, LOOK], tool_choice=named))
-    assert made["name"] == "book"
-    assert 1 <= made["arguments"]["nights"] <= 9
+    ((name, arguments),) = calls(tools=[TOOL, LOOK], tool_choice=named)
+    assert name == "book"
+    assert 1 <= arguments["nights"] <= 9
+
+
+def test_streamed_forced_calls(client: OpenAI) -> None:
+    tools: Any = [TOOL]
+    with client.chat.completions.stream(
+        model="m", messages=MESSAGES, tools=tools, tool_choice="required", parallel_tool_calls=False, seed=4
+    ) as stream:
+        stream.until_done()
+        (call,) = stream.get_final_completion().choices[0].message.tool_calls or []
+    assert 1 <= json.loads(call.function.arguments)["nights"] <= 9
+
+
+def test_an_answer_or_a_call_may_come(url: str) -> None:
+    """Never anything else, whatever the sampler draws."""
+    form = {"type": "json_schema", "schema": {"type": "array", "maxItems": 2, "items": {"enum": ["a", "b"]}}}
+    strict = TOOL | {"function": TOOL["function"] | {"strict": True}}
+    options = {"tools": [strict], "parallel_tool_calls": False, "response_format": form, "temperature": 2.0}
+    for seed in range(4):
+        body = {"messages": MESSAGES, "max_tokens": 200, "seed": seed} | options
+        reply = httpx.post(f"{url}/v1/chat/completions", json=body, timeout=120).json()
+        message = reply["choices"][0]["message"]
+        if message["content"]:
+            assert set(json.loads(message["content"])) <= {"a", "b"}
+        else:
+            (call,) = message["tool_calls"]
+            assert 1 <= json.loads(call["function"]["arguments"])["nights"] <= 9
 
 
 def test_tools_are_rendered_whatever_the_choice(url: str) -> None:

@@ -153,7 +153,10 @@ class Sampler(Protocol):
         ...
 
     def accept(self, token: int) -> None:
-        """Take note of a token that was chosen elsewhere, as if it had been sampled."""
+        """Take note of a token that was chosen elsewhere, as if it had been sampled.
+
+        Raises ConstraintFailure when a mask does not allow it.
+        """
         ...
 
     def close(self) -> None:

@@ -101,9 +101,8 @@ class MaskedSampler(LlamaSampler):
         return token
 
     def accept(self, token: int) -> None:
-        """Take note of the token that comes next. Raises ConstraintFailure."""
         self._mask.accept(token)
-        api.llama_sampler_accept(self._chain, token)
+        super().accept(token)
 
 
 def build_chain(
