@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib.resources import files
+from pathlib import Path
 
 import pytest
 
@@ -59,3 +60,8 @@ def test_what_is_unknown_gives_hermes() -> None:
 def test_the_builtin_templates_ask_for_hermes(builtin: str) -> None:
     source = files("anchorline.prompt").joinpath("builtin", builtin).read_text("utf-8")
     assert detect_format(source, ("[TOOL_CALLS]",)).name == "hermes"
+
+
+def test_every_format_is_documented() -> None:
+    page = Path(__file__).parents[2].joinpath("docs", "reply-formats.md").read_text("utf-8")
+    assert [name for name in FORMATS if f"\n| `{name}` |" not in page] == []

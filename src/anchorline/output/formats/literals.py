@@ -6,7 +6,6 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 from anchorline.output.formats.json_text import as_json, quote, quote_part, unquote
 from anchorline.output.formats.sink import Sink
@@ -44,20 +43,32 @@ PYTHON = LiteralStyle(quotes=("'", '"', "'''", '"""'), separator="=", python=Tru
 
 
 class LiteralArguments:
-    """Reads the arguments of a call under way: names and values up to a closing bracket."""
+    """Reads the arguments of a call: names and values up to a closing bracket."""
 
     def __init__(self, source: Source, sink: Sink, style: LiteralStyle) -> None:
         self._source = source
+        self._sink = sink
         self._write = sink.write
         self._style = style
 
-    def read(self, schema: Mapping[str, Any], close: str) -> Steps[None]:
-        """Read to ``close``, behind the opening bracket. Raises Broken."""
-        return self._pairs(self._style.separator, close, lambda name: kinds_of(schema, name))
+    def read(self, tool: str, close: str) -> Steps[None]:
+        """Make a call to ``tool`` with what comes up to ``close``, behind the opening bracket. Raises Broken."""
+        self._sink.known_tool(tool)
+        schema = self._sink.context.tools[tool]
 
-    def _pairs(self, separator: str, close: str, kinds: Callable[[str], Kinds]) -> Steps[None]:
+        def begin() -> None:
+            self._sink.start_call(tool)
+            self._write("{")
+
+        yield from self._pairs(self._style.separator, close, lambda name: kinds_of(schema, name), begin)
+        self._sink.finish_call()
+
+    def _pairs(
+        self, separator: str, close: str, kinds: Callable[[str], Kinds], begin: Callable[[], None]
+    ) -> Steps[None]:
+        """Read names and values; ``begin`` opens the object once there is a name, or nothing."""
         source = self._source
-        before = "{"
+        empty = True
         while True:
             yield from source.skip_space()
             if (yield from source.accept(close)):
@@ -65,14 +76,18 @@ class LiteralArguments:
             name = yield from self._name()
             yield from source.skip_space()
             yield from source.expect(separator)
-            self._write(f"{before}{quote(name)}: ")
-            before = ", "
+            if empty:
+                begin()
+            self._write(("" if empty else ", ") + quote(name) + ": ")
+            empty = False
             yield from self._value(kinds(name))
             yield from source.skip_space()
             if not (yield from source.accept(",")):
                 yield from source.expect(close)
                 break
-        self._write("{}" if before == "{" else "}")
+        if empty:
+            begin()
+        self._write("}")
 
     def _name(self) -> Steps[str]:
         mark = yield from self._source.accept_any(self._style.quotes)
@@ -92,7 +107,7 @@ class LiteralArguments:
                 raise Broken("a value is missing")
             self._write(typed_json(word, kinds) if kinds else as_json(word) or quote(word))
         elif mark == "{":
-            yield from self._pairs(":", "}", lambda _: UNSAID)
+            yield from self._pairs(":", "}", lambda _: UNSAID, lambda: self._write("{"))
         elif mark in "[(":
             yield from self._items("]" if mark == "[" else ")")
         else:
@@ -102,7 +117,8 @@ class LiteralArguments:
 
     def _items(self, close: str) -> Steps[None]:
         source = self._source
-        before = "["
+        before = ""
+        self._write("[")
         while True:
             yield from source.skip_space()
             if (yield from source.accept(close)):
@@ -114,7 +130,7 @@ class LiteralArguments:
             if not (yield from source.accept(",")):
                 yield from source.expect(close)
                 break
-        self._write("[]" if before == "[" else "]")
+        self._write("]")
 
     def _string(self, mark: str, write: Write) -> Steps[None]:
         """Write the inside of the JSON string that says what follows, up to its end. Raises Broken."""

@@ -16,9 +16,7 @@ def call_arguments(
     source: Source, sink: Sink, name: str, *, close: str = ")", style: LiteralStyle = PYTHON
 ) -> Steps[None]:
     """Make a call to ``name`` with the arguments up to ``close``, behind the opening bracket. Raises Broken."""
-    sink.start_call(name)
-    yield from LiteralArguments(source, sink, style).read(sink.context.tools[name], close)
-    sink.finish_call()
+    return LiteralArguments(source, sink, style).read(name, close)
 
 
 def pythonic_call(source: Source, sink: Sink) -> Steps[None]:

@@ -32,16 +32,16 @@ class _Unpadded:
 
 
 class TaggedArguments:
-    """Builds the JSON object of a call under way from values in tags."""
+    """Makes a call with values in tags."""
 
     def __init__(self, source: Source, sink: Sink, name: str) -> None:
-        """Announces the call. Raises Broken when there is no such tool."""
-        sink.start_call(name)
+        """Raises Broken when there is no such tool."""
+        sink.known_tool(name)
         self._source = source
         self._sink = sink
+        self._name = name
         self._schema = sink.context.tools[name]
         self._empty = True
-        sink.write("{")
 
     def value(self, parameter: str, close: Markers, *, padded: bool, unsaid: Kinds) -> Steps[None]:
         """Read the value of ``parameter`` up to ``close``; the text of a string is passed on as it comes.
@@ -50,8 +50,8 @@ class TaggedArguments:
         kinds to assume where the schema names none. Raises Broken at the end of the text.
         """
         kinds = kinds_of(self._schema, parameter) or unsaid
-        self._sink.write(("" if self._empty else ", ") + quote(parameter) + ": ")
-        self._empty = False
+        self._begin()
+        self._sink.write(quote(parameter) + ": ")
         if not kinds or kinds == {"string"}:
             self._sink.write('"')
             yield from self._pour(lambda text: self._sink.write(quote_part(text)), close, padded)
@@ -63,8 +63,17 @@ class TaggedArguments:
 
     def finish(self) -> None:
         """All values are there."""
+        if self._empty:
+            self._begin()
         self._sink.write("}")
         self._sink.finish_call()
+
+    def _begin(self) -> None:
+        """Announce the call, or part one value from the next."""
+        if self._empty:
+            self._sink.start_call(self._name)
+        self._sink.write("{" if self._empty else ", ")
+        self._empty = False
 
     def _pour(self, sink: Callable[[str], None], close: Markers, padded: bool) -> Steps[None]:
         target = _Unpadded(sink).feed if padded else sink
