@@ -159,7 +159,7 @@ def split(text: str, lengths: Sequence[int]) -> list[str]:
     return [*pieces, text]
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=400, deadline=None)
 @given(
     reply=replies(),
     lengths=st.lists(st.integers(0, 12), max_size=40),
@@ -183,7 +183,7 @@ def test_any_text_split_anyhow_reads_the_same(
         assert not whole.calls
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(reply=replies())
 def test_no_text_is_lost_where_nothing_is_made_of_it(reply: tuple[ReplyFormat, str]) -> None:
     reply_format, text = reply

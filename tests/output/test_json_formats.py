@@ -104,6 +104,12 @@ GOLDEN: list[tuple[str, str, str, list[Part]]] = [
         [("reasoning", "I forget to stop."), ("call", "now", "{}")],
     ),
     (
+        "kimi",
+        "<think>",
+        "A <|tool_call_begin|> begins a call.</think>Yes.",
+        [("reasoning", "A <|tool_call_begin|> begins a call."), ("text", "Yes.")],
+    ),
+    (
         "granite",
         "",
         '<|tool_call|>[{"name": "get_weather", "arguments": {"city": "Paris"}}, {"name": "now", "arguments": {}}]',

@@ -185,21 +185,21 @@ def check(name: str, render: Render, calls: list[Call], mode: CallMode = CallMod
 
 
 @pytest.mark.parametrize("name", sorted(JSON_RENDERS))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(calls=any_calls)
 def test_any_json_comes_back(name: str, calls: list[Call]) -> None:
     check(name, JSON_RENDERS[name], calls)
 
 
 @pytest.mark.parametrize("name", sorted(TYPED_RENDERS))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(calls=typed_calls)
 def test_values_come_back_by_the_schema(name: str, calls: list[Call]) -> None:
     check(name, TYPED_RENDERS[name], calls)
 
 
 @pytest.mark.parametrize("name", sorted(FORMATS))
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(calls=any_calls, listed=st.booleans())
 def test_a_forced_call_is_bare_json_in_every_format(name: str, calls: list[Call], listed: bool) -> None:
     calls = calls if listed else calls[:1]

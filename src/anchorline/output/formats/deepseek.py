@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 from anchorline.output.format import CallTag
@@ -16,15 +17,13 @@ from anchorline.output.formats.machine import ReaderFormat
 from anchorline.output.formats.sink import Sink
 from anchorline.output.formats.source import Source, Steps
 from anchorline.output.formats.xml_calls import XmlStyle, section
-from anchorline.output.markers import Markers
 
 SECTION, SECTION_END = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
 CALL, CALL_END = "<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>"
 SEPARATOR = "<｜tool▁sep｜>"
 DSML = "｜DSML｜"
 _FENCE = "```"
-_SEPARATOR_END = Markers((SEPARATOR,))
-_LINE_END = Markers(("\n",))
+_NAME = re.compile(r"[^\s<]*")
 _STYLE = XmlStyle(
     call=f"<{DSML}invoke name=",
     call_end=f"</{DSML}invoke>",
@@ -34,18 +33,25 @@ _STYLE = XmlStyle(
 
 
 def _read_call(source: Source, sink: Sink) -> Steps[None]:
-    name, _ = yield from source.up_to(_SEPARATOR_END)
-    if name.strip() == "function" and "function" not in sink.context.tools:
-        name, _ = yield from source.up_to(_LINE_END)
-    yield from source.skip_space()
+    name = yield from _name(source)
+    yield from source.expect(SEPARATOR)
+    if name == "function" and name not in sink.context.tools:
+        name = yield from _name(source)
     fenced = yield from source.accept(_FENCE)
     if fenced:
         yield from source.accept("json")
-    yield from json_arguments(source, sink, name.strip())
+    yield from json_arguments(source, sink, name)
     yield from source.skip_space()
     if fenced:
         yield from source.accept(_FENCE)
     yield from source.accept(CALL_END)
+
+
+def _name(source: Source) -> Steps[str]:
+    yield from source.skip_space()
+    name = yield from source.word(_NAME)
+    yield from source.skip_space()
+    return name
 
 
 def _tag_v3(tool: str) -> CallTag:

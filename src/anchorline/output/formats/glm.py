@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from anchorline.output.formats import hermes
 from anchorline.output.formats.grammar import Grammar
 from anchorline.output.formats.machine import ReaderFormat
@@ -12,19 +14,19 @@ from anchorline.output.formats.values import UNSAID
 from anchorline.output.markers import Markers
 
 _KEY, _VALUE = "<arg_key>", "<arg_value>"
-_NAME_END = Markers(("\n", _KEY, hermes.CLOSE))
-_KEY_END = Markers(("</arg_key>",))
+_KEY_END = "</arg_key>"
+_NAME, _KEY_NAME = re.compile(r"[^\s<]*"), re.compile(r"[^\n<]*")
 _VALUE_END = Markers(("</arg_value>",))
 
 
 def _read_call(source: Source, sink: Sink) -> Steps[None]:
     yield from source.skip_space()
-    name, marker = yield from source.up_to(_NAME_END)
-    arguments = TaggedArguments(source, sink, name.strip())
-    if marker == "\n":
-        marker = yield from _next(source)
+    name = yield from source.word(_NAME)
+    arguments = TaggedArguments(source, sink, name)
+    marker = yield from _next(source)
     while marker == _KEY:
-        key, _ = yield from source.up_to(_KEY_END)
+        key = yield from source.word(_KEY_NAME)
+        yield from source.expect(_KEY_END)
         yield from source.skip_space()
         yield from source.expect(_VALUE)
         yield from arguments.value(key.strip(), _VALUE_END, padded=False, unsaid=UNSAID)
@@ -42,6 +44,8 @@ def _next(source: Source) -> Steps[str]:
 
 GLM = ReaderFormat(
     name="glm",
-    spelled=hermes.SPELLED | {_KEY, "</arg_key>", _VALUE, "</arg_value>"},
-    read=Grammar(calls={hermes.OPEN: _read_call}, ignored=("<|begin_of_box|>", "<|end_of_box|>")).read,
+    spelled=hermes.SPELLED | {_KEY, _KEY_END, _VALUE, "</arg_value>"},
+    read=Grammar(
+        calls={hermes.OPEN: _read_call}, calls_in_thinking=True, ignored=("<|begin_of_box|>", "<|end_of_box|>")
+    ).read,
 )

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from anchorline.output.format import CallMode
 from anchorline.output.formats.json_calls import bare_calls
 from anchorline.output.formats.machine import Read
-from anchorline.output.formats.sink import Sink
+from anchorline.output.formats.sink import Sink, TrimmedText
 from anchorline.output.formats.source import Broken, Source, Steps
 from anchorline.output.markers import Markers
 
@@ -42,7 +42,7 @@ class Grammar:
     A *part* begins at the start of the reply and behind every block. Reasoning opens only there: a
     tag in the middle of a text is text. Calls are found anywhere in the text, and with
     ``calls_in_thinking`` also in reasoning that the model forgot to close; that is only sensible
-    where the markers are control tokens, which are not talked about.
+    where the markers are tokens of their own, which are not talked about.
     """
 
     calls: Mapping[str, Read]
@@ -85,7 +85,7 @@ class _Reading:
             marker = yield from self._source.pour(self._anywhere, self._sink.content.feed)
             if marker is None:
                 return
-            yield from self._block(marker)
+            yield from self._block(marker, self._sink.content)
 
     def _start(self) -> Steps[bool]:
         """Read what may stand only at the start of a part; False when there is nothing of that kind."""
@@ -98,7 +98,7 @@ class _Reading:
             sink.content.cut()
         elif self._bare is not None and (yield from self._bare_follows(self._bare)):
             source.record()
-            yield from self._call(self._bare.read, announced=self._bare is JSON_ANSWER)
+            yield from self._call(self._bare.read, sink.content, announced=self._bare is JSON_ANSWER)
         else:
             return False
         return True
@@ -114,19 +114,20 @@ class _Reading:
         character = yield from self._source.peek()
         return bool(character) and character in bare.starts
 
-    def _block(self, marker: str) -> Steps[None]:
+    def _block(self, marker: str, text: TrimmedText) -> Steps[None]:
+        """Read what ``marker`` begins, which goes to ``text`` when it is no call."""
         if marker in self._ignored:
             self._sink.content.cut()
             return
         self._source.record(behind=len(marker))
-        yield from self._call(self._calls[marker])
+        yield from self._call(self._calls[marker], text)
 
-    def _call(self, read: Read, *, announced: bool = True) -> Steps[None]:
+    def _call(self, read: Read, text: TrimmedText, *, announced: bool = True) -> Steps[None]:
         """Read a call; one that nothing announced may well be something else."""
         try:
             yield from read(self._source, self._sink)
         except Broken as broken:
-            self._sink.broken(str(broken), expected=announced)
+            self._sink.broken(str(broken), text, expected=announced)
         self._source.recorded()
 
     def _think(self, thinking: Thinking) -> Steps[None]:
@@ -135,7 +136,11 @@ class _Reading:
         sink.content.cut()
         yield from source.skip_space()
         yield from source.accept(thinking.open)
-        marker = yield from source.pour(Markers((thinking.close, *self._in_thinking)), sink.reasoning.feed)
+        markers = Markers((thinking.close, *self._in_thinking))
+        before = sink.calls
+        while sink.calls == before:
+            marker = yield from source.pour(markers, sink.reasoning.feed)
+            if marker is None or marker == thinking.close:
+                break
+            yield from self._block(marker, sink.reasoning)
         sink.reasoning.cut()
-        if marker is not None and marker != thinking.close:
-            yield from self._block(marker)

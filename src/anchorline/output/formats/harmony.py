@@ -99,7 +99,7 @@ class _Reading:
         if self._source.ended and self._source.position == len(self._source.buffer):
             self._source.recorded()
             return None
-        self._sink.broken(str(broken))
+        self._sink.broken(str(broken), self._sink.content)
         return (yield from self._source.pour(_BODY_END, self._sink.content.feed))
 
     def _body(self, header: _Header) -> Steps[str | None]:
@@ -127,13 +127,13 @@ class _Reading:
         try:
             yield from json_arguments(self._source, self._sink, recipient.removeprefix("functions."))
         except Broken as broken:
-            self._sink.broken(str(broken))
+            self._sink.broken(str(broken), self._sink.content)
 
     def _answer(self) -> Steps[None]:
         try:
             yield from JSON_ANSWER.read(self._source, self._sink)
         except Broken as broken:
-            self._sink.broken(str(broken))
+            self._sink.broken(str(broken), self._sink.content)
 
 
 def _tag(tool: str) -> CallTag:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from anchorline.output.format import CallTag
 from anchorline.output.formats.grammar import Grammar
 from anchorline.output.formats.json_calls import json_arguments
@@ -9,17 +11,19 @@ from anchorline.output.formats.machine import ReaderFormat
 from anchorline.output.formats.sink import Sink
 from anchorline.output.formats.source import Source, Steps
 from anchorline.output.formats.xml_calls import section
-from anchorline.output.markers import Markers
 
 SECTION, SECTION_END = "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"
 CALL, CALL_END = "<|tool_call_begin|>", "<|tool_call_end|>"
 ARGUMENTS = "<|tool_call_argument_begin|>"
-_NAME_END = Markers((ARGUMENTS,))
+_IDENTITY = re.compile(r"[^\s<]*")
 
 
 def _read_call(source: Source, sink: Sink) -> Steps[None]:
-    identity, _ = yield from source.up_to(_NAME_END)
-    name, _, number = identity.strip().removeprefix("functions.").rpartition(":")
+    yield from source.skip_space()
+    identity = yield from source.word(_IDENTITY)
+    yield from source.skip_space()
+    yield from source.expect(ARGUMENTS)
+    name, _, number = identity.removeprefix("functions.").rpartition(":")
     yield from json_arguments(source, sink, name or number)
     yield from source.skip_space()
     yield from source.accept(CALL_END)

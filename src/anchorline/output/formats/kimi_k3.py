@@ -22,7 +22,7 @@ from anchorline.output.markers import Markers
 
 OPEN, CLOSE, SEPARATOR = "<|open|>", "<|close|>", "<|sep|>"
 _ATTRIBUTE = re.compile(r'(\w+)="([^"]*)"')
-_HEAD_END = Markers((SEPARATOR,))
+_HEAD = re.compile(r"[^<]*")
 
 
 def _opening(tag: str) -> str:
@@ -42,7 +42,8 @@ _VALUE_END = Markers((_ARGUMENT_END,))
 
 def _attributes(source: Source) -> Steps[dict[str, str]]:
     """Read the rest of an opening tag. Raises Broken."""
-    head, _ = yield from source.up_to(_HEAD_END)
+    head = yield from source.word(_HEAD)
+    yield from source.expect(SEPARATOR)
     return {key: value.replace("&quot;", '"').replace("&amp;", "&") for key, value in _ATTRIBUTE.findall(head)}
 
 

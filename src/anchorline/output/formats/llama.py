@@ -20,7 +20,7 @@ from anchorline.output.markers import Markers
 
 PYTHON_TAG = "<|python_tag|>"
 _FUNCTION, _FUNCTION_END = "<function=", "</function>"
-_HEAD_END = Markers((">",))
+_NAME = re.compile(r"[^>\s]*")
 _CODE_NAME = re.compile(r"[\w.]*")
 _CODE_TOOLS = ("code_interpreter", "ipython", "python")
 _NOTHING = Markers(())
@@ -58,7 +58,8 @@ def _read_code(source: Source, sink: Sink, beginning: str) -> Steps[None]:
 
 
 def _read_function(source: Source, sink: Sink) -> Steps[None]:
-    name, _ = yield from source.up_to(_HEAD_END)
+    name = yield from source.word(_NAME)
+    yield from source.expect(">")
     yield from json_arguments(source, sink, name)
     yield from source.skip_space()
     yield from source.accept(_FUNCTION_END)

@@ -12,5 +12,5 @@ _STYLE = XmlStyle(call="<invoke name=", call_end="</invoke>", value="<parameter 
 MINIMAX = ReaderFormat(
     name="minimax",
     spelled=frozenset({OPEN, CLOSE, "<think>", "</think>"}),
-    read=Grammar(calls={OPEN: section(_STYLE.call, _STYLE.read, CLOSE)}).read,
+    read=Grammar(calls={OPEN: section(_STYLE.call, _STYLE.read, CLOSE)}, calls_in_thinking=True).read,
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 from anchorline.output.format import CallTag, ReasoningTags
@@ -11,12 +12,10 @@ from anchorline.output.formats.json_text import quote
 from anchorline.output.formats.machine import ReaderFormat
 from anchorline.output.formats.sink import Sink
 from anchorline.output.formats.source import Source, Steps
-from anchorline.output.markers import Markers
 
 OPEN, ARGUMENTS, IDENTITY = "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"
 _THINKING = Thinking("[THINK]", "[/THINK]")
-_NAME_END = Markers((ARGUMENTS, IDENTITY, "{"))
-_IDENTITY_END = Markers((ARGUMENTS, "{"))
+_NAME = re.compile(r"[^\s\[{]*")
 
 
 def _read_calls(source: Source, sink: Sink) -> Steps[None]:
@@ -24,12 +23,12 @@ def _read_calls(source: Source, sink: Sink) -> Steps[None]:
     if (yield from source.peek()) in ("[", "{"):
         yield from json_calls(source, sink)
         return
-    name, marker = yield from source.up_to(_NAME_END)
-    if marker == IDENTITY:
-        _, marker = yield from source.up_to(_IDENTITY_END)
-    if marker == "{":  # the arguments begin with it
-        source.position -= 1
-    yield from json_arguments(source, sink, name.strip())
+    name = yield from source.word(_NAME)
+    yield from source.skip_space()
+    if (yield from source.accept(IDENTITY)):
+        yield from source.word(_NAME)
+    yield from source.accept(ARGUMENTS)
+    yield from json_arguments(source, sink, name)
 
 
 def _tag_list(tool: str) -> CallTag:

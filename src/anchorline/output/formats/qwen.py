@@ -31,5 +31,5 @@ def _read_untagged(source: Source, sink: Sink) -> Steps[None]:
 QWEN = ReaderFormat(
     name="qwen-xml",
     spelled=hermes.SPELLED,
-    read=Grammar(calls={hermes.OPEN: _read_call, _STYLE.call: _read_untagged}).read,
+    read=Grammar(calls={hermes.OPEN: _read_call, _STYLE.call: _read_untagged}, calls_in_thinking=True).read,
 )

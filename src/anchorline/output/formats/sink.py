@@ -156,14 +156,17 @@ class Sink:
         self.calls += 1
         self._source.record()
 
-    def broken(self, reason: str, *, expected: bool = True) -> None:
-        """End a call that went wrong: see the rules. It is no fault where no call was ``expected``."""
+    def broken(self, reason: str, text: TrimmedText, *, expected: bool = True) -> None:
+        """End a call that went wrong: see the rules. What was none becomes ``text``.
+
+        It is no fault where no call was ``expected``.
+        """
         if self._arguments is None:
-            text = self._source.recorded()
-            if text.strip(SPACE):
+            recorded = self._source.recorded()
+            if recorded.strip(SPACE):
                 if expected and not self.cut_short:
                     self._log("a tool call was left as text: %s", reason)
-                self.content.feed(text)
+                text.feed(recorded)
             return
         self._source.recorded()
         if self.cut_short:

@@ -150,7 +150,7 @@ class Source:
                 return None
             yield from self.more()
 
-    def up_to(self, markers: Markers, *, limit: int = 1000) -> Steps[tuple[str, str]]:
+    def up_to(self, markers: Markers, *, limit: int) -> Steps[tuple[str, str]]:
         """The text before the next marker, and the marker; both are read.
 
         Raises Broken at the end of the text, and when more than ``limit`` characters come before.

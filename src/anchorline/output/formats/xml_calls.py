@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from anchorline.output.formats.machine import Read
@@ -11,7 +12,7 @@ from anchorline.output.formats.tagged_values import TaggedArguments
 from anchorline.output.formats.values import UNSAID, WRITTEN_JSON
 from anchorline.output.markers import Markers
 
-_HEAD_END = Markers((">",))
+_HEAD = re.compile(r"[^>\n]*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +65,7 @@ def section(call: str, read: Read, end: str) -> Read:
 
 def _head(source: Source) -> Steps[tuple[str, str]]:
     """The name in an opening tag, and what stands behind it. Raises Broken."""
-    head, _ = yield from source.up_to(_HEAD_END)
+    head = yield from source.word(_HEAD)
+    yield from source.expect(">")
     name, _, rest = head.strip().removeprefix('"').partition('"')
     return name, rest
