@@ -26,7 +26,7 @@ from anchorline.constraint.compiler import ConstraintCompiler
 from anchorline.constraint.spec import ConstraintSpec, JsonSchema
 from anchorline.constraint.vocabulary import Vocabulary
 from anchorline.engine.engine import Engine
-from anchorline.llama.context import physical_cores
+from anchorline.machine import physical_cores
 from anchorline.llama.interface import SamplingParams, TokenArray, TokenConstraint
 from anchorline.llama.model import Model, load_model
 from anchorline.llama.runtime import LlamaRuntime

@@ -216,9 +216,10 @@ def test_every_formats_reasoning_may_come_first(name: str, opened: bool) -> None
     tags = FORMATS[name].reasoning
     assert tags is not None
     constraint = behind(tags, opened=opened)
-    assert takes(constraint, tags.wrap("Hm, {not json}.", GOOD, opened=opened))
-    assert not takes(constraint, tags.wrap("Hm.", "Well", opened=opened))
-    assert takes(constraint, tags.wrap("", GOOD, opened=False)) is not opened
+    prompt_end = tags.begin if opened else ""
+    assert takes(constraint, tags.wrap("Hm, {not json}.", GOOD, prompt_end=prompt_end))
+    assert not takes(constraint, tags.wrap("Hm.", "Well", prompt_end=prompt_end))
+    assert takes(constraint, tags.wrap("", GOOD, prompt_end="")) is not opened
 
 
 @pytest.mark.parametrize("name", sorted(name for name, known in FORMATS.items() if known.call_tag("x")))

@@ -178,7 +178,8 @@ def test_any_text_split_anyhow_reads_the_same(
     whole = reading(text)
     assert reading(split(text, lengths)).parts == whole.parts
     assert reading(letters(text)).parts == whole.parts
-    assert bool(whole.parts) == bool(text), "a reply with text is never empty"
+    if reason is FinishReason.STOP:
+        assert bool(whole.parts) == bool(text), "a reply with text is never empty"
     if calls is CallMode.NONE:
         assert not whole.calls
 

@@ -128,6 +128,10 @@ def test_a_reply_of_nothing_but_marks_is_shown(text: str) -> None:
     assert read(HERMES, letters(text)).parts == [("text", text)]
 
 
+def test_nothing_but_marks_before_a_cut_is_nothing() -> None:
+    assert read(HERMES, letters("<think>\n"), reason=FinishReason.LENGTH).parts == []
+
+
 def test_white_space_around_blocks_is_dropped_and_kept_within_text() -> None:
     call = '<tool_call>{"name": "now", "arguments": {}}</tool_call>'
     reading = read(HERMES, letters(f" \n{call}\n\n a\n\n b \n{call}\n"))

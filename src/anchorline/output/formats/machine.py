@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from anchorline.engine.request import FinishReason
 from anchorline.output.events import ChoiceFinished, ReplyEvent, TextDelta
 from anchorline.output.format import THINK_TAGS, CallTag, ReasoningTags, ReplyContext
-from anchorline.output.formats.sink import Sink, cut_by_length
+from anchorline.output.formats.sink import Sink
 from anchorline.output.formats.source import Source, Steps
 from anchorline.output.parser import ReplyParser
 
@@ -36,7 +37,7 @@ class _Choice:
 
     def finish(self, finished: ChoiceFinished) -> list[ReplyEvent]:
         self._source.ended = True
-        self._sink.cut_short = cut_by_length(finished)
+        self._sink.cut_short = finished.reason is FinishReason.LENGTH
         for _ in self._reader:
             raise AssertionError("a reader waits for text that will not come")
         self._sink.finish(finished)

@@ -6,7 +6,6 @@ import logging
 from collections import deque
 from collections.abc import Callable
 
-from anchorline.engine.request import FinishReason
 from anchorline.output.events import (
     ChoiceFinished,
     ReasoningDelta,
@@ -77,6 +76,8 @@ class Sink:
     * Arguments are streamed, so a call that breaks later cannot be taken back: its arguments are
       completed by the shortest text that makes them a JSON object, and it counts as made.
     * A call that ends because the reply was cut (LENGTH) stays as it is: neither completed nor counted.
+
+    A reply that the model itself ended is never empty: one of nothing but marks is shown as it is.
     """
 
     def __init__(self, choice: int, source: Source, context: ReplyContext) -> None:
@@ -102,11 +103,6 @@ class Sink:
         self._logged = 0
         self._unseen: list[str] | None = []
         """All text so far, as long as nothing was made of any."""
-
-    @property
-    def call_open(self) -> bool:
-        """A call was announced and is not finished."""
-        return self._arguments is not None
 
     def take(self, text: str, tokens: tuple[TokenText, ...], end: int) -> None:
         """Text that the source is given, which ends at offset ``end``, and the tokens that end in it."""
@@ -165,7 +161,7 @@ class Sink:
             recorded = self._source.recorded()
             if recorded.strip(SPACE):
                 if expected and not self.cut_short:
-                    self._log("a tool call was left as text: %s", reason)
+                    self._log("what looked like a tool call was left as text: %s", reason)
                 text.feed(recorded)
             return
         self._source.recorded()
@@ -181,7 +177,7 @@ class Sink:
         """The choice is over."""
         self.content.end()
         self._flush()
-        if self._unseen is not None and (text := "".join(self._unseen)):
+        if self._unseen is not None and not self.cut_short and (text := "".join(self._unseen)):
             self._log("a reply of nothing but marks is shown as it is")
             self._content(text, 0)
             self._flush()
@@ -225,8 +221,3 @@ class Sink:
         self._events.append(self._delta[1]("".join(self._parts), tuple(tokens)))
         self._delta = None
         self._parts = []
-
-
-def cut_by_length(finished: ChoiceFinished) -> bool:
-    """Whether a choice ended before the model ended it."""
-    return finished.reason is FinishReason.LENGTH
