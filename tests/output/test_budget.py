@@ -77,6 +77,13 @@ def test_tags_may_be_control_tokens() -> None:
     assert reply(forcer, [start, 97, 98]) == [start, 97, end, 98]
 
 
+def test_a_tag_that_the_vocabulary_cannot_spell_is_forced_once() -> None:
+    forcer = ReasoningBudget(
+        THINK_TAGS, tokenizer=ByteTokenizer(), closing=list(b"??"), budget_tokens=1, opened=True, choices=1
+    )
+    assert text(forcer, "abcd") == "a??bcd"
+
+
 def test_control_tokens_open_a_block_anywhere() -> None:
     tags = ReasoningTags(begin="<|im_start|>", end="</think>")
     start = CONTROL["<|im_start|>"]

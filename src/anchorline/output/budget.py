@@ -59,9 +59,11 @@ class ReasoningBudget:
         if not state.is_open or state.used_tokens < self._budget_tokens:
             state.closed_tokens = 0
             return None
-        token = self._closing[state.closed_tokens % len(self._closing)]
+        if state.closed_tokens == len(self._closing):  # a vocabulary that cannot spell the tag
+            state.is_open, state.answers = False, True
+            return None
         state.closed_tokens += 1
-        return token
+        return self._closing[state.closed_tokens - 1]
 
     def _look_at(self, state: _Choice, token: int) -> None:
         if state.answers and not self._anywhere:
