@@ -26,10 +26,10 @@ from anchorline.constraint.compiler import ConstraintCompiler
 from anchorline.constraint.spec import ConstraintSpec, JsonSchema
 from anchorline.constraint.vocabulary import Vocabulary
 from anchorline.engine.engine import Engine
-from anchorline.machine import physical_cores
 from anchorline.llama.interface import SamplingParams, TokenArray, TokenConstraint
 from anchorline.llama.model import Model, load_model
 from anchorline.llama.runtime import LlamaRuntime
+from anchorline.machine import physical_cores
 from decode_step import CONTEXT_TOKENS, SAMPLINGS, engine_ms
 
 PROMPT = "<|im_start|>user\nList people with age, town and hobbies as JSON.<|im_end|>\n<|im_start|>assistant\n"
