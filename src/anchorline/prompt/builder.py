@@ -14,7 +14,8 @@ import numpy as np
 from anchorline.cache.prompt import Cut, Prompt
 from anchorline.errors import RequestError
 from anchorline.llama.interface import TokenArray, Tokenizer
-from anchorline.output.format import ReasoningTags
+from anchorline.output.format import ReplyFormat
+from anchorline.output.meaning import Said, read
 from anchorline.prompt.cuts import CutFinder, CutPoints
 from anchorline.prompt.effort import effort_kwargs
 from anchorline.prompt.fingerprint import fingerprint_of_json, tool_json
@@ -22,8 +23,10 @@ from anchorline.prompt.guard import Guard, Guarded
 from anchorline.prompt.messages import Message, merge_system, normalise_messages, split_parallel_calls, system_count
 from anchorline.prompt.probe import Capabilities
 from anchorline.prompt.select import SelectedTemplate, template_tokens
+from anchorline.prompt.splice import NO_SPLICES, Splicer, Splices
 from anchorline.prompt.template import RESERVED_KWARGS, ChatTemplate, Clock
 from anchorline.prompt.tokenise import PromptTokenizer, TokenizedText
+from anchorline.prompt.turns import GeneratedTurn, TurnMemo
 
 PINNED_SYSTEM_TOKENS = 256
 """A head without tools deserves a pin from this length on."""
@@ -46,12 +49,19 @@ class _Request:
 
     voice: _Voice
     guarded: Guarded
+    turns: Mapping[int, GeneratedTurn]
+    """Index of a message → the turn generated here that it is a copy of."""
     tools_json: bytes
     now: datetime
     bos: str
     eos: str
     begun: Message | None
     """Guarded message that the reply continues; its text stands behind the generation prompt."""
+    splices: Splices = NO_SPLICES
+
+    def spliced(self, messages: Sequence[Message], *, add_generation_prompt: bool = False) -> str:
+        """As ``render``, with placeholders for the turns that were generated here."""
+        return self.splices.apply(self.render(messages, add_generation_prompt=add_generation_prompt))
 
     def render(self, messages: Sequence[Message], *, add_generation_prompt: bool = False) -> str:
         """Guarded text of guarded messages. Raises RequestError when the template refuses them."""
@@ -115,7 +125,9 @@ class PromptBuilder:
 
     Tokens are a function of the request (and the time) alone. The cuts of a long conversation also
     depend on what was asked before, unless ``all_cuts``: then all of them are found every time.
-    ``clock`` gives the local time that templates may show, ``reasoning`` how the model writes its thoughts.
+    ``clock`` gives the local time that templates may show, ``reply_format`` how the model writes its replies.
+    With ``turns``, turns in them keep the ids that they were generated with; then tokens depend on what was
+    generated, too.
     """
 
     def __init__(
@@ -125,14 +137,19 @@ class PromptBuilder:
         *,
         clock: Clock,
         all_cuts: bool = False,
-        reasoning: ReasoningTags | None = None,
+        reply_format: ReplyFormat | None = None,
+        turns: TurnMemo | None = None,
     ) -> None:
+        assert turns is None or reply_format is not None
+        self._turns = turns
+        self._reply_format = reply_format
         self._tokenizer = tokenizer
-        self._reasoning = reasoning
+        self._reasoning = reply_format.reasoning if reply_format is not None else None
         self._clock = clock
         self._tokens = template_tokens(tokenizer)
         self.tokenizer = PromptTokenizer(tokenizer)
         self._cuts = CutFinder(self.tokenizer, all_cuts=all_cuts)
+        self._splicer = Splicer(self.tokenizer)
         self._plain = _Voice("plain", selected.template, selected.capabilities, self.tokenizer)
         self._tools = self._plain
         if selected.tool_template is not selected.template:
@@ -147,33 +164,40 @@ class PromptBuilder:
         template_kwargs: Mapping[str, Any] | None = None,
         effort: str | None = None,
         continue_final: bool = False,
+        tenant: str = "",
     ) -> BuiltPrompt:
         """The prompt of a chat request, with cuts.
 
         ``messages`` and ``tools`` are decoded JSON as the client sent it. ``effort`` (one of EFFORTS) is put
         into the words that the template knows. With ``continue_final`` the prompt ends with the text of
-        the last message behind the generation prompt. Raises RequestError naming the field that cannot be used.
+        the last message behind the generation prompt. Turns generated for other tenants than ``tenant`` are
+        not known again. Raises RequestError naming the field that cannot be used.
         """
         watch = _Watch()
-        request = self._request(messages, tools, template_kwargs, effort=effort, continue_final=continue_final)
+        request = self._request(
+            messages, tools, template_kwargs, effort=effort, continue_final=continue_final, tenant=tenant
+        )
         opened = add_generation_prompt or continue_final
         text = request.render(request.guarded.messages, add_generation_prompt=opened)
+        if request.turns:
+            request = replace(request, splices=self._splices(text, request, tools))
+            text = request.splices.apply(text)
         if request.begun is not None:
             text += _begun_text(request.begun, self._reasoning, prompt_end=text)
         watch.lap()
-        tokenized = self.tokenizer.tokenize(text, request.guarded.guard)
+        tokenized = self.tokenizer.tokenize(text, request.guarded.guard, placeholders=request.splices.placeholders)
         tokens = self._with_bos(tokenized)
         tokenize_seconds = watch.lap()
         points = self._cuts.find(
             tokenized,
             request.guarded.messages,
-            request.render,
+            request.spliced,
             head_key=request.head_key(),
             time_key=request.time_key(),
             generation=opened,
         )
         prompt = self._prompt(tokens, tokenized, points, request)
-        plain_text = text.replace(request.guarded.guard, "")
+        plain_text = request.splices.reveal(text.replace(request.guarded.guard, ""))
         watch.lap()
         return BuiltPrompt(
             prompt=prompt,
@@ -232,8 +256,12 @@ class PromptBuilder:
         *,
         effort: str | None = None,
         continue_final: bool = False,
+        tenant: str = "",
     ) -> _Request:
         normal = normalise_messages(messages)
+        begun = normal[-1:] if continue_final else []
+        normal, turns = self._healed(normal[: len(normal) - len(begun)], tenant)
+        normal += begun
         kwargs = template_kwargs or {}
         if reserved := RESERVED_KWARGS & kwargs.keys():
             raise RequestError(f"chat_template_kwargs must not set {min(reserved)}", field="chat_template_kwargs")
@@ -248,7 +276,27 @@ class PromptBuilder:
         if continue_final:
             *before, last = guarded.messages
             guarded = replace(guarded, messages=before)
-        return _Request(voice, guarded, tools_json, self._clock(), self._tokens.bos, self._tokens.eos, last)
+        return _Request(voice, guarded, turns, tools_json, self._clock(), self._tokens.bos, self._tokens.eos, last)
+
+    def _healed(self, messages: list[Message], tenant: str) -> tuple[list[Message], dict[int, GeneratedTurn]]:
+        """Messages as they were generated here, where they were, and those turns by index."""
+        if self._turns is None:
+            return messages, {}
+        found = {index: self._turns.find(tenant, message) for index, message in enumerate(messages)}
+        turns = {index: turn for index, turn in found.items() if turn is not None}
+        return [turns[i].heal(message) if i in turns else message for i, message in enumerate(messages)], turns
+
+    def _splices(self, text: str, request: _Request, tools: Sequence[Mapping[str, Any]] | None) -> Splices:
+        schemas = {tool["function"]["name"]: tool["function"].get("parameters") or {} for tool in tools or ()}
+        guard, reply_format = request.guarded.guard, self._reply_format
+        assert reply_format is not None
+
+        def read_reply(written: str, before: str) -> Said:
+            return read(written, reply_format, prompt_end=before.replace(guard, ""), tools=schemas)
+
+        return self._splicer.find(
+            text, request.turns, request.guarded.messages, request.render, read_reply, guard=guard
+        )
 
     def _with_bos(self, tokenized: TokenizedText) -> TokenArray:
         tokens, bos = tokenized.tokens, self._tokenizer.bos

@@ -8,15 +8,23 @@ The text between two control tokens is tokenised on its own, without the white s
 them drops, so ids up to a control token do not depend on what follows it. They are taken over up to
 the last control token that ends at least one longest control text before the first difference:
 nearer ones might be read differently.
+
+A *placeholder* in the text stands for given ids. It is a control token of many ids that no text of a request
+can spell, since a secret is part of it.
 """
 
 from __future__ import annotations
 
+import hashlib
+import re
+import secrets
 import sys
 from bisect import bisect_left, bisect_right, insort
 from collections import OrderedDict
+from collections.abc import Mapping
 from dataclasses import dataclass
 from threading import Lock
+from types import MappingProxyType
 
 import numpy as np
 
@@ -37,8 +45,9 @@ class Mark:
 class TokenizedText:
     """A rendered text and its ids; immutable but for ``marks``, which are filled in once.
 
-    ``starts``/``ends`` are the character offsets of its control tokens, ``counts`` the number of
-    ids up to the end of each. BOS is not among the ids unless the text itself begins with it.
+    ``starts``/``ends`` are the character offsets of its control tokens and placeholders, ``befores`` and
+    ``counts`` the number of ids up to the start and the end of each. BOS is not among the ids unless the text
+    itself begins with it.
     """
 
     text: str
@@ -46,6 +55,7 @@ class TokenizedText:
     tokens: TokenArray
     starts: list[int]
     ends: list[int]
+    befores: list[int]
     counts: list[int]
     marks: tuple[Mark, ...] = ()
 
@@ -55,7 +65,7 @@ class TokenizedText:
 
     @property
     def held_bytes(self) -> int:
-        return sys.getsizeof(self.text) + int(self.tokens.nbytes) + 3 * 40 * len(self.ends) + 500
+        return sys.getsizeof(self.text) + int(self.tokens.nbytes) + 4 * 40 * len(self.ends) + 500
 
 
 class PromptTokenizer:
@@ -72,11 +82,20 @@ class PromptTokenizer:
         self._fragments: ByteMemo[str, TokenArray] = ByteMemo(memo_bytes)
         self.tokenized_characters = 0
         """Characters given to the model's tokenizer so far: what the memo could not answer."""
+        self._secret = f"\0{secrets.token_hex(16)}-"
+        self._pattern = re.compile(f"{self._secret}[0-9a-f]{{32}}\0|{self.control.pattern.pattern}", re.DOTALL)
 
-    def tokenize(self, text: str, guard: str = "") -> TokenizedText:
+    def placeholder(self, tokens: TokenArray) -> str:
+        """The text that stands for ``tokens``; the same for the same ids."""
+        return f"{self._secret}{hashlib.sha256(tokens.tobytes()).hexdigest()[:32]}\0"
+
+    def tokenize(
+        self, text: str, guard: str = "", *, placeholders: Mapping[str, TokenArray] = MappingProxyType({})
+    ) -> TokenizedText:
         """Ids of ``text``: control-token texts become control tokens, then ``guard`` is dropped.
 
-        Marks of the text it was continued from are taken over as far as both agree.
+        ``placeholders`` gives the ids of each one in the text. Marks of the text it was continued from are
+        taken over as far as both agree.
         """
         with self._lock:
             known = self._entries.get((guard, text))
@@ -84,7 +103,7 @@ class PromptTokenizer:
                 self._entries.move_to_end((guard, text))
                 return known
         base, shared = self._closest(text, guard)
-        made = self._extend(base, shared, text, guard)
+        made = self._extend(base, shared, text, guard, placeholders)
         self._remember(made, base, shared)
         return made
 
@@ -99,7 +118,7 @@ class PromptTokenizer:
         if index + 1 < len(tokenized.starts):
             end = tokenized.starts[index + 1]
             character = min(character, end)
-            last = tokenized.counts[index + 1] - 1
+            last = tokenized.befores[index + 1]
             # Where that token drops white space, the ids before it may differ from those of the beginning.
             if character == end and not self.control.strips_left(tokenized.text[end : tokenized.ends[index + 1]]):
                 return last
@@ -127,28 +146,41 @@ class PromptTokenizer:
                     self._entries.move_to_end(best.key)
         return best, shared
 
-    def _extend(self, base: TokenizedText | None, shared: int, text: str, guard: str) -> TokenizedText:
+    def _extend(
+        self,
+        base: TokenizedText | None,
+        shared: int,
+        text: str,
+        guard: str,
+        placeholders: Mapping[str, TokenArray],
+    ) -> TokenizedText:
         kept = bisect_right(base.ends, shared - self.control.longest) if base is not None else 0
-        starts, ends, counts = (
-            ([], [], []) if base is None else (base.starts[:kept], base.ends[:kept], base.counts[:kept])
+        starts, ends, befores, counts = (
+            ([], [], [], [])
+            if base is None
+            else (base.starts[:kept], base.ends[:kept], base.befores[:kept], base.counts[:kept])
         )
         end = ends[-1] if kept else 0
         count = counts[-1] if kept else 0
         before = text[starts[-1] : end] if kept else ""
         parts = [base.tokens[:count]] if base is not None else []
-        for match in self.control.pattern.finditer(text, end):
+        for match in self._pattern.finditer(text, end):
             plain = self._plain(text[end : match.start()], guard, before=before, after=match.group())
             end, before = match.end(), match.group()
-            parts += plain, np.array([self.control.ids[before]], dtype=np.int32)
-            count += plain.size + 1
+            ids = placeholders.get(before)
+            if ids is None:
+                ids = np.array([self.control.ids[before]], dtype=np.int32)
+            parts += plain, ids
             starts.append(match.start())
             ends.append(end)
+            befores.append(count + plain.size)
+            count += plain.size + ids.size
             counts.append(count)
         parts.append(self._plain(text[end:], guard, before=before))
         tokens = np.concatenate(parts).astype(np.int32, copy=False)
         tokens.flags.writeable = False
         marks = tuple(mark for mark in base.marks if mark.character <= shared) if base is not None else ()
-        return TokenizedText(text, guard, tokens, starts, ends, counts, marks)
+        return TokenizedText(text, guard, tokens, starts, ends, befores, counts, marks)
 
     def _plain(self, text: str, guard: str, *, before: str, after: str = "") -> TokenArray:
         """Ids of a stretch without control tokens that lies between two of them; "" where there is none."""
