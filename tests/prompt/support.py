@@ -7,10 +7,12 @@ from datetime import datetime
 from typing import Any
 
 from anchorline.llama.interface import ModelInfo, Tokenizer
+from anchorline.output.formats import FORMATS
 from anchorline.prompt.builder import PromptBuilder
 from anchorline.prompt.probe import probe
 from anchorline.prompt.select import SelectedTemplate, builtin_template, select_template, template_tokens
 from anchorline.prompt.template import ChatTemplate, Clock
+from anchorline.prompt.turns import TurnMemo
 from tests.prompt.vocabulary import ToyTokenizer
 
 CHATML_CONTROL = ("<|im_start|>", "<|im_end|>", "<|endoftext|>", "<s>")
@@ -60,12 +62,20 @@ def toy_builder(
     template: ChatTemplate | None = None,
     clock: Clock = lambda: NOON,
     all_cuts: bool = False,
+    turns: TurnMemo | None = None,
 ) -> PromptBuilder:
     """A builder over the toy tokenizer; the built-in hermes template when none is given."""
     tokenizer = tokenizer or ToyTokenizer(CHATML_CONTROL)
     if template is None:
         template = builtin_template("hermes") if source is None else ChatTemplate(source)
-    return PromptBuilder(tokenizer, selected(template, tokenizer), clock=clock, all_cuts=all_cuts)
+    return PromptBuilder(
+        tokenizer,
+        selected(template, tokenizer),
+        clock=clock,
+        all_cuts=all_cuts,
+        turns=turns,
+        reply_format=FORMATS["hermes"],
+    )
 
 
 def real_builder(tokenizer: Tokenizer, info: ModelInfo, choice: str | None = None) -> PromptBuilder:

@@ -111,18 +111,15 @@ class Splicer:
         for index in sorted(turns):
             turn = turns[index]
             place = turn.place
-            if place is None or hashed.digest(place.end) != place.digest:
+            if place is None or hashed.digest(place.checked) != place.digest:
                 if not left:
                     break
                 left -= 1
                 self.searches += 1
-                found = self._search(text, turn, index, messages, render, read, guard)
-                if found is None:
-                    continue
-                start, end, fits = found
-                place = turn.place = Place(start, end, hashed.digest(end), fits)
-            if place.fits:
-                spans.append(Span(place.start, place.end, self.tokenizer.placeholder(turn.tokens), turn))
+                span, checked = self._search(text, turn, index, messages, render, read, guard)
+                place = turn.place = Place(span, checked, hashed.digest(checked))
+            if place.span is not None:
+                spans.append(Span(*place.span, self.tokenizer.placeholder(turn.tokens), turn))
         return Splices(text, tuple(spans))
 
     def _search(
@@ -134,20 +131,22 @@ class Splicer:
         render: Render,
         read: Read,
         guard: str,
-    ) -> tuple[int, int, bool] | None:
-        """Start and end of the turn in ``text`` and whether its ids may stand there; None where it is not found."""
+    ) -> tuple[tuple[int, int] | None, int]:
+        """Where the turn's ids may stand in ``text``, and how much of it says so."""
         try:
             before = render(messages[:index], add_generation_prompt=True)
             part = render(messages[: index + 1])
         except RequestError:
-            return None
+            return None, len(text)
         start, end = len(before), common_characters(part, text)
+        parts_at = end + 1  # the first character that is another one than in the part
         if not text.startswith(before) or end < start:
-            return None
+            return None, parts_at
         end = start + self._without_turn_end(text[start:end], turn)
         written = text[start:end].replace(guard, "")
-        fits = written == turn.text or (bool(turn.said.calls) and read(written, before).means(turn.said))
-        return start, end, fits
+        if written == turn.text or (turn.said.calls and read(written, before).means(turn.said)):
+            return (start, end), end
+        return None, parts_at
 
     def _without_turn_end(self, written: str, turn: GeneratedTurn) -> int:
         """Length of ``written`` without the control token that ends the turn, which is not among its ids."""

@@ -34,14 +34,14 @@ from anchorline.prompt.messages import Message
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a turn lies in a rendered text: [start, end) of a text that begins with ``digest``'s ``end`` characters."""
+    """Where a turn was found in a rendered text, or that it was not; holds for texts that begin alike."""
 
-    start: int
-    end: int
+    span: tuple[int, int] | None
+    """[start, end) where the turn's ids may stand; None where they may not."""
+    checked: int
+    """Length of the beginning that says so, in characters."""
     digest: bytes
-    """sha256 of the text up to ``end``."""
-    fits: bool
-    """Whether the turn's ids may stand there."""
+    """sha256 of that beginning."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
