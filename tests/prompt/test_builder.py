@@ -109,7 +109,7 @@ ONE_CALL = (
     [
         (PARTS, "[sys][q][][r1][r2]"),
         (TEXT_ARGUMENTS, 'sysqf{"a":1}g{}r1r2'),
-        (NULL_CONTENT, "sysq[{'id': 'call0'"),
+        (NULL_CONTENT, "sysq[{'id': '000000000'"),
         (ONE_CALL, 'sysqf{"a": 1}r1g{}r2'),
     ],
 )

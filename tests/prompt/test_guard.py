@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from anchorline.errors import RequestError
 from anchorline.prompt.builder import PromptBuilder
 from anchorline.prompt.guard import GUARDS, NESTING_LIMIT
-from anchorline.prompt.messages import normalise_messages, parse_arguments
+from anchorline.prompt.messages import normalise_messages, number_calls, parse_arguments
 from tests.prompt.support import NOON, TOOLS, assistant, result, toy_builder, user
 from tests.prompt.vocabulary import ToyTokenizer, control_ids
 
@@ -73,6 +73,8 @@ def naive_render(builder: PromptBuilder, request: dict[str, Any]) -> str:
         for call in message.get("tool_calls", ()):
             if not voice.capabilities.text_arguments:
                 call["function"]["arguments"] = parse_arguments(call["function"]["arguments"])
+    if voice.capabilities.call_ids:
+        messages = number_calls(messages, voice.name_call)
     return voice.template.render(
         voice.shape(messages),
         tools=request["tools"],

@@ -7,7 +7,13 @@ from typing import Any
 import pytest
 
 from anchorline.errors import RequestError
-from anchorline.prompt.messages import merge_system, normalise_messages, parse_arguments, split_parallel_calls
+from anchorline.prompt.messages import (
+    merge_system,
+    normalise_messages,
+    number_calls,
+    parse_arguments,
+    split_parallel_calls,
+)
 from tests.prompt.support import assistant, result, system, user
 
 
@@ -150,3 +156,45 @@ def test_results_without_ids_answer_calls_in_order_and_none_is_lost() -> None:
     results = [{"role": "tool", "content": text} for text in ("1", "2", "3")]
     split = split_parallel_calls([calls, *results])
     assert [m["content"] for m in split] == ["", "1", "", "2", "3"]
+
+
+def call(id: str, name: str = "f") -> dict[str, Any]:
+    return {"id": id, "type": "function", "function": {"name": name, "arguments": "{}"}}
+
+
+def calls_and_results(calls: list[str], results: list[str]) -> list[dict[str, Any]]:
+    given: list[dict[str, Any]] = [{"role": "user", "content": "q"}]
+    given.append({"role": "assistant", "content": None, "tool_calls": [call(id) for id in calls]})
+    return given + [{"role": "tool", "content": f"r{id}", "tool_call_id": id} for id in results]
+
+
+@pytest.mark.parametrize(
+    ("results", "shown"),
+    [
+        (["b", "a", "c"], ["ra", "rb", "rc"]),
+        (["c", "b"], ["rb", "rc"]),
+        (["x", "c", "a"], ["ra", "rc", "rx"]),
+        (["a", "b", "a"], ["ra", "ra", "rb"]),
+    ],
+)
+def test_results_of_parallel_calls_come_in_the_order_of_the_calls(results: list[str], shown: list[str]) -> None:
+    messages = normalise_messages(calls_and_results(["a", "b", "c"], results))
+    assert [message["content"] for message in messages[2:]] == shown
+
+
+def test_results_are_sorted_within_their_own_turn() -> None:
+    turn, following = calls_and_results(["a", "b"], ["b", "a"])[1:], calls_and_results(["b", "a"], ["a", "b"])
+    messages = normalise_messages([{"role": "user", "content": "q"}, *turn, *following])
+    assert [message["content"] for message in messages if message["role"] == "tool"] == ["ra", "rb", "rb", "ra"]
+
+
+def test_calls_are_numbered_in_order_of_appearance() -> None:
+    messages = normalise_messages(
+        [*calls_and_results(["x", "y"], ["y", "x", "lost"]), *calls_and_results(["x"], ["x"])]
+    )
+    numbered = number_calls(messages, lambda tool, count: f"{tool}:{count}")
+    calls = [call["id"] for message in numbered for call in message.get("tool_calls", ())]
+    assert calls == ["f:0", "f:1", "f:3"]
+    results = [(m["content"], m["tool_call_id"]) for m in numbered if m["role"] == "tool"]
+    assert results == [("rx", "f:0"), ("ry", "f:1"), ("rlost", "tool:2"), ("rx", "f:3")]
+    assert messages[1]["tool_calls"][0]["id"] == "x"  # the given ones are left alone

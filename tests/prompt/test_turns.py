@@ -349,3 +349,36 @@ def test_any_call_keeps_its_ids(arguments: dict[str, Any], spaces: str, before: 
     again = with_arguments(message, json.dumps(arguments_of(message), sort_keys=True, indent=1))
     built = bench.chat(*START, again, result("r"), user("next"))
     assert extends(built, first, reply)
+
+
+SHOWS_IDS = """
+{%- for m in messages -%}
+<|im_start|>{{ m.role }}
+{{ m.content }}
+{%- for c in m.tool_calls or [] %}
+{%- if c.id | length != 9 and not c.id.startswith('functions.') %}{{ raise_exception('no such id') }}{% endif -%}
+<c>{{ MARK }}{{ c.id }}|{{ c.function.name }}|{{ c.function.arguments | tojson }}</c>
+{%- endfor -%}
+{{ m.tool_call_id }}<|im_end|>
+{% endfor -%}
+{{ tools | length if tools else '' }}
+"""
+
+
+@pytest.mark.parametrize(
+    ("mark", "shown"),
+    [
+        ("", ["000000000|read_file", "000000000<|im_end|>"]),
+        ("<|tool_call_argument_begin|>", ["functions.read_file:0|"]),
+    ],
+)
+def test_ids_that_a_template_shows_are_its_own(mark: str, shown: list[str]) -> None:
+    """So a client that rewrites them changes nothing, and a template that is particular about them is content."""
+    builder = toy_builder(SHOWS_IDS.replace("{{ MARK }}", mark))
+    texts = []
+    for id in ("id0", "toolu_01", "x" * 50):
+        call = {"id": id, "type": "function", "function": {"name": "read_file", "arguments": "{}"}}
+        message = {"role": "assistant", "content": "", "tool_calls": [call]}
+        texts.append(builder.chat([*START, message, answers(id)], tools=TOOLS).text)
+    assert len(set(texts)) == 1
+    assert all(text in texts[0] for text in shown)

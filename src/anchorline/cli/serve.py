@@ -182,7 +182,7 @@ def state_of(
             selected,
             clock=datetime.now,
             all_cuts=settings.engine.exact,
-            reasoning=reply_format.reasoning,
+            reply_format=reply_format,
         ),
         tokenizer=tokenizer,
         served=Served(

@@ -14,13 +14,20 @@ import numpy as np
 from anchorline.cache.prompt import Cut, Prompt
 from anchorline.errors import RequestError
 from anchorline.llama.interface import TokenArray, Tokenizer
-from anchorline.output.format import ReplyFormat
+from anchorline.output.format import ReasoningTags, ReplyFormat
 from anchorline.output.meaning import Said, read
 from anchorline.prompt.cuts import CutFinder, CutPoints
 from anchorline.prompt.effort import effort_kwargs
 from anchorline.prompt.fingerprint import fingerprint_of_json, tool_json
 from anchorline.prompt.guard import Guard, Guarded
-from anchorline.prompt.messages import Message, merge_system, normalise_messages, split_parallel_calls, system_count
+from anchorline.prompt.messages import (
+    Message,
+    merge_system,
+    normalise_messages,
+    number_calls,
+    split_parallel_calls,
+    system_count,
+)
 from anchorline.prompt.probe import Capabilities
 from anchorline.prompt.select import SelectedTemplate, template_tokens
 from anchorline.prompt.splice import NO_SPLICES, Splicer, Splices
@@ -30,6 +37,9 @@ from anchorline.prompt.turns import GeneratedTurn, TurnMemo
 
 PINNED_SYSTEM_TOKENS = 256
 """A head without tools deserves a pin from this length on."""
+
+_KIMI_CALL = "<|tool_call_argument_begin|>"
+"""What a template writes that begins a call with its id, ``functions.NAME:COUNT``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +108,13 @@ class _Voice:
         self.template = template
         self.capabilities = capabilities
         self.guard = Guard(tokenizer.control, template, text_arguments=capabilities.text_arguments)
+
+    def name_call(self, tool: str, count: int) -> str:
+        """The id that a conversation's ``count``-th call has in a prompt.
+
+        Nine letters and digits are what templates take that take not any; Kimi's model knows one form of its own.
+        """
+        return f"functions.{tool}:{count}" if _KIMI_CALL in self.template.source else f"{count:09d}"
 
     def shape(self, messages: list[Message]) -> list[Message]:
         """Guarded messages in the form this template wants."""
@@ -271,6 +288,8 @@ class PromptBuilder:
         voice = self._tools if speaks_of_tools else self._plain
         if effort is not None:
             kwargs = {**effort_kwargs(effort, voice.capabilities.efforts), **kwargs}
+        if voice.capabilities.call_ids:
+            normal = number_calls(normal, voice.name_call)
         guarded = voice.guard.guard(normal, tools=tools or None, tools_json=tools_json, kwargs=kwargs)
         last = None
         if continue_final:

@@ -7,7 +7,7 @@ nothing is left that templates do not read: ``cache_control`` and other metadata
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from anchorline.errors import RequestError
@@ -22,12 +22,13 @@ def normalise_messages(messages: Sequence[Any]) -> list[Message]:
     """Messages as templates get them: role, content, name, tool_calls, tool_call_id, reasoning_content.
 
     ``developer`` becomes ``system``, the old ``function`` role becomes ``tool``, an old
-    ``function_call`` a tool call. ``arguments`` stay JSON text (see ``parse_arguments``).
+    ``function_call`` a tool call. ``arguments`` stay JSON text (see ``parse_arguments``). Results of parallel
+    calls come in the order of the calls, however a client collected them.
     Raises RequestError naming the part that cannot be used.
     """
     if not messages:
         raise RequestError("messages must hold at least one message", field="messages", code="empty_array")
-    return [_message(message, f"messages[{index}]") for index, message in enumerate(messages)]
+    return _in_call_order([_message(message, f"messages[{index}]") for index, message in enumerate(messages)])
 
 
 def parse_arguments(text: str) -> Any:
@@ -87,6 +88,55 @@ def split_parallel_calls(messages: list[Message]) -> list[Message]:
             results = [r for r in results if not any(r is taken for taken in own)]
         split += results
     return split
+
+
+def number_calls(messages: list[Message], name_id: Callable[[str, int], str]) -> list[Message]:
+    """Messages whose calls have the ids ``name_id(tool name, count)`` gives them, in order of appearance.
+
+    For templates that show ids: clients rewrite them, and some models know only ids of one form.
+    """
+    ids: dict[str, str] = {}
+    count = 0
+
+    def call_id(given: str | None, name: str) -> str:
+        nonlocal count
+        made = name_id(name, count)
+        count += 1
+        if given is not None:
+            ids[given] = made
+        return made
+
+    numbered: list[Message] = []
+    for message in messages:
+        changed = dict(message)
+        if "tool_calls" in message:
+            changed["tool_calls"] = [
+                {**call, "id": call_id(call.get("id"), call["function"]["name"])} for call in message["tool_calls"]
+            ]
+        elif "tool_call_id" in message:
+            given = message["tool_call_id"]
+            changed["tool_call_id"] = ids.get(given) or call_id(given, message.get("name", "tool"))
+        numbered.append(changed)
+    return numbered
+
+
+def _in_call_order(messages: list[Message]) -> list[Message]:
+    """Each run of tool results behind parallel calls sorted as the calls are; results of no call stay behind."""
+    ordered: list[Message] = []
+    order: dict[str, int] = {}
+    run: list[Message] = []
+    for message in [*messages, None]:
+        if message is not None and message["role"] == "tool":
+            run.append(message)
+            continue
+        last = len(order)
+        ordered += sorted(run, key=lambda result: order.get(result.get("tool_call_id", ""), last))
+        run = []
+        if message is not None:
+            ids = [call.get("id", "") for call in message.get("tool_calls", ())]
+            order = {id: index for index, id in enumerate(ids)}
+            ordered.append(message)
+    return ordered
 
 
 def _message(message: Any, field: str) -> Message:

@@ -14,6 +14,8 @@ from anchorline.prompt.effort import known_efforts, named, reads_effort
 from anchorline.prompt.template import ChatTemplate
 
 _TOOL_NAME = "probe_lookup"
+_CALL_ID = "probe0001"
+"""Nine letters and digits: some templates take no other."""
 _TOOLS = (
     {
         "type": "function",
@@ -57,6 +59,8 @@ class Capabilities:
     """Wants the arguments of a tool call as JSON text instead of an object."""
     parallel_calls: bool
     """Takes several tool calls in one message."""
+    call_ids: bool
+    """Shows the ids of tool calls or results."""
     efforts: tuple[str, ...] = ()
     """The reasoning efforts that it knows; none when it reads no such option."""
 
@@ -79,6 +83,7 @@ def probe(template: ChatTemplate, tokens: TemplateTokens) -> Capabilities:
         null_call_content=form.null_content,
         text_arguments=form.text_arguments,
         parallel_calls=form.parallel,
+        call_ids=_CALL_ID in _render(template, tokens, [*base, *form.turn()]),
         efforts=_efforts(template, tokens, [user]),
     )
 
@@ -104,7 +109,7 @@ class _CallForm:
         arguments: Any = {"probe_key": "probe_value"}
         if self.text_arguments:
             arguments = '{"probe_key": "probe_value"}'
-        ids = ("probe0001", "probe0002") if self.parallel else ("probe0001",)
+        ids = (_CALL_ID, "probe0002") if self.parallel else (_CALL_ID,)
         calls = [{"id": id, "type": "function", "function": {"name": _TOOL_NAME, "arguments": arguments}} for id in ids]
         call = {"role": "assistant", "content": None if self.null_content else "", "tool_calls": calls}
         results = [{"role": "tool", "content": "probe result", "tool_call_id": id, "name": _TOOL_NAME} for id in ids]
