@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from anchorline.cache.prompt import CutKind
 from anchorline.errors import RequestError
 from anchorline.llama.model import Model
 from anchorline.output.format import THINK_TAGS, ReasoningTags
+from anchorline.output.formats.hermes import HERMES
 from anchorline.prompt.builder import PromptBuilder
 from anchorline.prompt.template import ChatTemplate
 from tests.prompt.support import CHATML_CONTROL, NOON, assistant, real_builder, selected, toy_builder, user
@@ -23,7 +25,8 @@ ASKED = "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
 
 def builder(source: str, tags: ReasoningTags | None = THINK_TAGS) -> PromptBuilder:
     tokenizer = ToyTokenizer(CHATML_CONTROL)
-    return PromptBuilder(tokenizer, selected(ChatTemplate(source), tokenizer), clock=lambda: NOON, reasoning=tags)
+    template = selected(ChatTemplate(source), tokenizer)
+    return PromptBuilder(tokenizer, template, clock=lambda: NOON, reply_format=replace(HERMES, reasoning=tags))
 
 
 def begun(content: str, reasoning: str | None = None) -> dict[str, Any]:

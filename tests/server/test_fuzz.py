@@ -21,7 +21,6 @@ from anchorline.prompt.effort import EFFORTS
 from anchorline.prompt.select import select_template, template_tokens
 from tests.server.standin import ByteTokenizer
 from tests.server.support import INFO, Site, site
-from tests.server.tinyformat import TinyFormat
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=8),
@@ -108,7 +107,7 @@ def here() -> Iterator[Site]:
     """The real prompt builder and a reply in which there is something to find."""
     tokenizer = ByteTokenizer()
     selected = select_template("hermes", INFO, tokens=template_tokens(tokenizer))
-    prompts = PromptBuilder(tokenizer, selected, clock=datetime.now, reasoning=TinyFormat.reasoning)
+    prompts = PromptBuilder(tokenizer, selected, clock=datetime.now, reply_format=FORMATS["hermes"])
     with site(prompts=prompts) as running:
         running.engine.script.reply = b"(a)b[look|{}][odd|1"
         yield running
