@@ -16,6 +16,7 @@ from anchorline.api.chat import ChatBody
 from anchorline.api.completions import CompletionBody
 from anchorline.api.structured import ConstraintFields
 from anchorline.api.thinking import REASONING_FORMATS, TEMPLATE_KWARGS
+from anchorline.output.formats import FORMATS
 from anchorline.prompt.builder import PromptBuilder
 from anchorline.prompt.effort import EFFORTS
 from anchorline.prompt.select import select_template, template_tokens

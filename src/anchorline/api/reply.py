@@ -43,6 +43,8 @@ class ReplyHead:
     prompt_tokens: int
     render_seconds: float
     tokenize_seconds: float
+    message_starts: tuple[int, ...] = ()
+    """Token position where each message of the prompt starts."""
 
 
 @dataclass(slots=True)

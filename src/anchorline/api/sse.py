@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from anchorline.api.errors import ApiError
@@ -21,6 +23,11 @@ _encoder = msgspec.json.Encoder()
 def event(chunk: msgspec.Struct) -> bytes:
     """One chunk as an event."""
     return b"data: " + _encoder.encode(chunk) + b"\n\n"
+
+
+def named_event(name: str, body: msgspec.Struct | dict[str, Any]) -> bytes:
+    """An event of a protocol that gives its events names."""
+    return b"event: " + name.encode() + b"\ndata: " + _encoder.encode(body) + b"\n\n"
 
 
 def error_event(error: ApiError) -> bytes:

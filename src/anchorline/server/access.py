@@ -92,7 +92,7 @@ class AccessGuard:
             await self._app(scope, receive, send)
             return
         logger.info(error_line(refusal, method=scope["method"], path=scope["path"], request_id=None))
-        await error_response(refusal)(scope, receive, send)
+        await error_response(refusal, scope)(scope, receive, send)
 
     def allows_host(self, value: str) -> bool:
         """Whether a Host header may be answered.
@@ -141,18 +141,25 @@ class AccessGuard:
     def _check_key(self, headers: Headers) -> ApiError | None:
         if not self._keys:
             return None
-        scheme, _, token = headers.get("authorization", "").partition(" ")
-        given = token.encode("latin-1")  # headers are decoded as latin-1
         # Every key is compared, so that the time taken tells nothing about which one is near.
-        matches = [hmac.compare_digest(given, key) for key in self._keys]
-        if scheme.lower() == "bearer" and any(matches):
+        matches = [hmac.compare_digest(given, key) for given in _given_keys(headers) for key in self._keys]
+        if any(matches):
             return None
         return ApiError(
             status=401,
-            message="a valid API key is needed: Authorization: Bearer KEY",
+            message="a valid API key is needed: Authorization: Bearer KEY, or x-api-key: KEY",
             code="invalid_api_key",
             headers={"www-authenticate": "Bearer"},
         )
+
+
+def _given_keys(headers: Headers) -> list[bytes]:
+    """The keys that a request shows, as OpenAI's clients do or as Anthropic's do."""
+    scheme, _, token = headers.get("authorization", "").partition(" ")
+    given = [token] if scheme.lower() == "bearer" else []
+    if "x-api-key" in headers:
+        given.append(headers["x-api-key"])
+    return [key.encode("latin-1") for key in given]  # headers are decoded as latin-1
 
 
 def _forbidden(message: str, *, code: str) -> ApiError:

@@ -12,6 +12,7 @@ from anchorline.errors import AnchorlineError
 from anchorline.server.access import AccessGuard
 from anchorline.server.edge import Edge, on_anchorline_error, on_client_disconnect, on_http_error
 from anchorline.server.generate import generation_endpoint
+from anchorline.server.messages import count_tokens_endpoint, prepare_messages
 from anchorline.server.prepare import prepare_chat, prepare_completion
 from anchorline.server.routes import Routes
 from anchorline.server.state import ServerState
@@ -24,7 +25,7 @@ def build_app(state: ServerState) -> Starlette:
     app = Starlette(
         routes=routes,
         middleware=[
-            Middleware(Edge, metrics=state.metrics, endpoints=endpoints),
+            Middleware(Edge, metrics=state.metrics, endpoints=endpoints, new_id=state.new_id),
             Middleware(AccessGuard, config=state.config),
         ],
         exception_handlers={
@@ -38,7 +39,7 @@ def build_app(state: ServerState) -> Starlette:
 
 
 def _routes(state: ServerState) -> list[Route]:
-    """Paths as OpenAI has them, without /v1 as llama-server has them too, and its own.
+    """Paths as OpenAI and Anthropic have them, OpenAI's also without /v1 as llama-server has them too, and its own.
 
     What LM Studio and vLLM are recognised by (/api/v1/models, /version) is left unknown on purpose:
     agents would go on to use those servers' own calls.
@@ -51,6 +52,8 @@ def _routes(state: ServerState) -> list[Route]:
         Route("/chat/completions", chat, methods=["POST"]),
         Route("/v1/completions", completion, methods=["POST"]),
         Route("/completions", completion, methods=["POST"]),
+        Route("/v1/messages", generation_endpoint(state, prepare_messages), methods=["POST"]),
+        Route("/v1/messages/count_tokens", count_tokens_endpoint(state), methods=["POST"]),
         Route("/v1/models", rest.models, methods=["GET"]),
         Route("/models", rest.models, methods=["GET"]),
         Route("/api/tags", rest.models, methods=["GET"]),

@@ -119,7 +119,7 @@ async def _refuse(scope: Scope, receive: Receive, send: Send) -> None:
         code="too_many_connections",
         headers={"connection": "close", "retry-after": "1"},
     )
-    await error_response(error)(scope, receive, send)
+    await error_response(error, scope)(scope, receive, send)
 
 
 def on_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

@@ -1,21 +1,24 @@
-"""The outermost layer: counts every response, and turns what nobody caught into a 500."""
+"""The outermost layer: counts and names responses, and turns what nobody caught into a 500."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 
+from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from anchorline.api.errors import ApiError, api_error
+from anchorline.api.messages_errors import speaks_messages
 from anchorline.errors import AnchorlineError
 from anchorline.metrics.metrics import Metrics
 from anchorline.server.log import error_line
 from anchorline.server.log import logger as request_logger
-from anchorline.server.responses import SHUTTING_DOWN, error_response
+from anchorline.server.responses import REQUEST_ID, SHUTTING_DOWN, error_response
 
 logger = logging.getLogger("anchorline.server")
 
@@ -26,33 +29,38 @@ _UNKNOWN = "other"
 class Edge:
     """ASGI middleware around everything else."""
 
-    def __init__(self, app: ASGIApp, metrics: Metrics, endpoints: frozenset[str]) -> None:
+    def __init__(self, app: ASGIApp, metrics: Metrics, endpoints: frozenset[str], new_id: Callable[[], str]) -> None:
         self._app = app
         self._metrics = metrics
         self._endpoints = endpoints
+        self._new_id = new_id
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         status: int | None = None
+        if speaks_messages(scope["path"]):
+            scope[REQUEST_ID] = f"req_{self._new_id()}"
 
         async def send_noting_status(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
+                if REQUEST_ID in scope:
+                    MutableHeaders(scope=message)["request-id"] = scope[REQUEST_ID]
             await send(message)
 
         try:
             await self._app(scope, receive, send_noting_status)
         except asyncio.CancelledError:  # the server ends and this request did not, in all the time it had
             if status is None:
-                await error_response(SHUTTING_DOWN)(scope, receive, send_noting_status)
+                await error_response(SHUTTING_DOWN, scope)(scope, receive, send_noting_status)
         except Exception:
             logger.exception("%s %s failed", scope["method"], scope["path"])
             if status is None:
                 failed = ApiError(status=500, message="internal error", type="server_error", code="internal_error")
-                await error_response(failed)(scope, receive, send_noting_status)
+                await error_response(failed, scope)(scope, receive, send_noting_status)
         finally:
             endpoint = scope["path"] if scope["path"] in self._endpoints else _UNKNOWN
             self._metrics.count_request(endpoint=endpoint, status=status or 499)
@@ -85,4 +93,4 @@ async def on_client_disconnect(request: Request, error: Exception) -> Response:
 def _answer(request: Request, error: ApiError) -> Response:
     request_id = request.scope.get("anchorline.id")
     request_logger.info(error_line(error, method=request.method, path=request.url.path, request_id=request_id))
-    return error_response(error)
+    return error_response(error, request.scope)

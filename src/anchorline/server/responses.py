@@ -7,8 +7,13 @@ from typing import Any
 
 import msgspec
 from starlette.responses import Response
+from starlette.types import Scope
 
+from anchorline.api import messages_errors
 from anchorline.api.errors import ApiError
+
+REQUEST_ID = "anchorline.request_id"
+"""Key in the scope of the id that a Messages answer names in its ``request-id`` header and its errors."""
 
 SHUTTING_DOWN = ApiError(
     status=503,
@@ -27,7 +32,9 @@ def json_response(body: object, *, status: int = 200, headers: Mapping[str, str]
     )
 
 
-def error_response(error: ApiError) -> Response:
-    """An OpenAI error object."""
+def error_response(error: ApiError, scope: Scope) -> Response:
+    """An error in the shape of the protocol that the request's path belongs to."""
     body: dict[str, Any] = error.body()
+    if messages_errors.speaks_messages(scope["path"]):
+        body = messages_errors.error_body(error) | {"request_id": scope.get(REQUEST_ID)}
     return json_response(body, status=error.status, headers=error.headers)

@@ -37,7 +37,7 @@ class Routes:
             detail = {} if fault is None else {"cache": "off", "cache_fault": fault}
             return json_response({"status": "ok", **detail})
         dead = ApiError(status=503, message="the engine has stopped", type="server_error", code="engine_failure")
-        return error_response(dead)
+        return error_response(dead, request.scope)
 
     async def models(self, request: Request) -> Response:
         return json_response(model_list(self._state.served))
@@ -46,11 +46,9 @@ class Routes:
         name = request.path_params["name"]
         if name == self._state.served.name:
             return json_response(model_object(self._state.served))
-        return error_response(
-            ApiError(
-                status=404, message=f"the model {name[:200]!r} is not served", param="model", code="model_not_found"
-            )
-        )
+        message = f"the model {name[:200]!r} is not served"
+        unknown = ApiError(status=404, message=message, param="model", code="model_not_found")
+        return error_response(unknown, request.scope)
 
     async def props(self, request: Request) -> Response:
         return json_response(props(self._state.served))

@@ -1,0 +1,172 @@
+"""``POST /v1/messages`` and ``/v1/messages/count_tokens``, Anthropic's protocol: the request.
+
+A body is brought into the form of a chat completion, so that both protocols share one way down.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from anchorline.api.chat import ChatBody, ChatCall, ChatPrompt, chat_call, chat_prompt
+from anchorline.api.decode import decode_body
+from anchorline.api.messages_content import Conversation, convert_conversation
+from anchorline.api.messages_thinking import thinking_shown, thinking_switch
+from anchorline.api.messages_tools import convert_tool_choice, convert_tools
+from anchorline.api.options import ApiContext
+from anchorline.api.ranges import Numeric, Range, check_whole
+from anchorline.api.sampling import SamplingFields
+from anchorline.config import Limits
+from anchorline.errors import RequestError
+
+_MAX_TOKENS = Range(low=0, high=2**63 - 1, whole=True)
+_EFFORTS = {"low": "low", "medium": "medium", "high": "high", "xhigh": "high", "max": "high"}
+"""Anthropic's levels of effort as templates know them."""
+
+_OTHER_NAMES = (
+    ("response_format.json_schema.schema", "output_config.format.schema"),
+    ("response_format", "output_config.format"),
+    ("stop", "stop_sequences"),
+)
+"""What a chat completion calls a field, and what Messages calls it."""
+
+
+class MessagesBody(SamplingFields, kw_only=True):
+    """The body as sent. Unknown fields are ignored, since betas add new ones.
+
+    Sampling fields beyond Anthropic's have llama-server's names.
+    """
+
+    messages: list[dict[str, Any]]
+    system: str | list[Any] | None = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: dict[str, Any] | None = None
+    thinking: dict[str, Any] | None = None
+    output_config: dict[str, Any] | None = None
+    output_format: dict[str, Any] | None = None
+    """The older name of ``output_config.format``."""
+    cache_control: dict[str, Any] | None = None
+    max_tokens: Numeric = None
+    stop_sequences: list[str] | None = None
+    stream: bool | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplyShape:
+    """What the reply depends on besides what the model says."""
+
+    cached_messages: int | None
+    """How many of the prompt's messages lie before the last ``cache_control``; None when there is none."""
+    shows_thinking: bool
+    """False for ``thinking.display: omitted``: only a signature stands for the thinking."""
+    warms: bool
+    """``max_tokens: 0`` prefills, so that the prompt is kept, and replies nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessagesCall:
+    """A checked Messages request."""
+
+    chat: ChatCall
+    shape: ReplyShape
+
+
+def parse_messages(raw: bytes, *, context: ApiContext) -> MessagesCall:
+    """Decode and check a Messages body. Raises RequestError naming the field."""
+    body = decode_body(raw, MessagesBody)
+    max_tokens = check_whole("max_tokens", body.max_tokens, allowed=_MAX_TOKENS)
+    if max_tokens is None:
+        raise RequestError("max_tokens is required", field="max_tokens", code="missing_required_parameter")
+    conversation = _conversation(body)
+    chat = _chat_body(body, conversation)
+    chat.max_tokens = max(1, max_tokens)
+    chat.stop = body.stop_sequences
+    chat.stream = body.stream
+    for name in SamplingFields.__struct_fields__:
+        setattr(chat, name, getattr(body, name))
+    shape = ReplyShape(
+        cached_messages=_cached_messages(body, conversation),
+        shows_thinking=thinking_shown(body.thinking),
+        warms=max_tokens == 0,
+    )
+    with in_the_words_of_messages():
+        return MessagesCall(chat=chat_call(chat, context=context), shape=shape)
+
+
+def parse_count_tokens(raw: bytes, *, limits: Limits) -> ChatPrompt:
+    """Decode and check a ``count_tokens`` body: what to render, as for a call with the same fields."""
+    body = decode_body(raw, MessagesBody)
+    return chat_prompt(_chat_body(body, _conversation(body)), limits=limits)
+
+
+@contextmanager
+def in_the_words_of_messages() -> Iterator[None]:
+    """Errors about a chat completion's fields name the Messages fields that they were made from."""
+    try:
+        yield
+    except RequestError as error:
+        for chat_name, name in _OTHER_NAMES:
+            if error.field is not None and (error.field + ".").startswith((chat_name + ".", chat_name + "[")):
+                field = name + error.field.removeprefix(chat_name)
+                message = str(error).replace(chat_name, name, 1)
+                raise RequestError(message, field=field, code=error.code) from error
+        raise
+
+
+def _conversation(body: MessagesBody) -> Conversation:
+    if not body.messages:
+        raise RequestError("messages must hold at least one message", field="messages", code="empty_array")
+    return convert_conversation(body.system, body.messages)
+
+
+def _chat_body(body: MessagesBody, conversation: Conversation) -> ChatBody:
+    tools = convert_tools(body.tools or [])
+    choice = convert_tool_choice(body.tool_choice, tools=tools)
+    return ChatBody(
+        messages=conversation.messages,
+        tools=tools,
+        tool_choice=choice.choice,
+        parallel_tool_calls=choice.parallel,
+        chat_template_kwargs=_template_kwargs(body),
+        response_format=_response_format(body),
+    )
+
+
+def _template_kwargs(body: MessagesBody) -> dict[str, Any] | None:
+    kwargs: dict[str, Any] = {}
+    thinks = thinking_switch(body.thinking)
+    if thinks is not None:
+        kwargs["enable_thinking"] = thinks
+    effort = (body.output_config or {}).get("effort")
+    if effort is not None:
+        if not isinstance(effort, str) or effort not in _EFFORTS:
+            known = ", ".join(_EFFORTS)
+            raise RequestError(f"output_config.effort must be one of {known}", field="output_config.effort")
+        kwargs["reasoning_effort"] = _EFFORTS[effort]
+    return kwargs or None
+
+
+def _response_format(body: MessagesBody) -> dict[str, Any] | None:
+    """``output_config.format`` as a chat completion has it."""
+    name, given = "output_config.format", (body.output_config or {}).get("format")
+    if given is None:
+        name, given = "output_format", body.output_format
+    if given is None:
+        return None
+    if not isinstance(given, dict) or given.get("type") != "json_schema":
+        raise RequestError(f'{name}.type must be "json_schema"', field=f"{name}.type", code="unsupported_value")
+    schema = given.get("schema")
+    if not isinstance(schema, dict):
+        raise RequestError(f"{name}.schema must be an object", field=f"{name}.schema", code="invalid_type")
+    return {"type": "json_schema", "json_schema": {"name": "output", "schema": schema, "strict": True}}
+
+
+def _cached_messages(body: MessagesBody, conversation: Conversation) -> int | None:
+    if body.cache_control is not None:
+        return len(conversation.messages)
+    if conversation.cached_messages is not None:
+        return conversation.cached_messages
+    marked = any(tool.get("cache_control") is not None for tool in body.tools or [])
+    return conversation.system_messages if marked else None
