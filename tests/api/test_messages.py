@@ -354,6 +354,10 @@ def test_errors_of_a_chat_completion_are_told_in_the_words_of_messages() -> None
         raise RequestError(f"{path}: no such type", field=path, code="c")
     assert told.value.field == "output_config.format.schema.properties.x"
     assert (str(told.value), told.value.code) == ("output_config.format.schema.properties.x: no such type", "c")
+    path = "tools[1].function.parameters.properties.x"
+    with pytest.raises(RequestError) as tool, in_the_words_of_messages((0, 3)):
+        raise RequestError(f"{path}: no such type", field=path)
+    assert str(tool.value) == f"{tool.value.field}: no such type" == "tools[3].input_schema.properties.x: no such type"
     with pytest.raises(RequestError) as other, in_the_words_of_messages():
         raise RequestError("stopped", field="stopped")
     assert other.value.field == "stopped"

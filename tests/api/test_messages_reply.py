@@ -55,7 +55,7 @@ ROUND: list[ReplyEvent] = [
 
 
 def writer(
-    *, max_tokens: int = 4, message_starts: tuple[int, ...] = (), shape: ReplyShape = SHAPE, **fields: Any
+    *, max_tokens: int = 4, message_bounds: tuple[int, ...] = (), shape: ReplyShape = SHAPE, **fields: Any
 ) -> MessagesWriter:
     body = {"max_tokens": max_tokens, "messages": [{"role": "user", "content": "hi"}], **fields}
     options = parse_messages(json.dumps(body).encode(), context=CONTEXT).chat.options
@@ -69,7 +69,7 @@ def writer(
         prompt_tokens=30,
         render_seconds=0.001,
         tokenize_seconds=0.002,
-        message_starts=message_starts,
+        message_bounds=message_bounds,
     )
     return MessagesWriter(head, shape=shape)
 
@@ -248,22 +248,40 @@ def test_arguments_keep_their_text() -> None:
 
 
 @pytest.mark.parametrize(
-    ("cached_messages", "starts", "created"),
+    ("cached_messages", "bounds", "created"),
     [
-        (None, (0, 18, 25), 0),  # no breakpoint
-        (1, (0, 18, 25), 3),  # 15 are restored, the first message ends at 18
-        (1, (0, 12, 25), 0),  # restored beyond the breakpoint
-        (3, (0, 18, 25), 15),  # after the last message
+        (None, (0, 18, 25, 28), 0),  # no breakpoint
+        (1, (0, 18, 25, 28), 3),  # 15 are restored, the first message ends at 18
+        (1, (0, 12, 25, 28), 0),  # restored beyond the breakpoint
+        (0, (16, 18, 25, 28), 1),  # only tools lie before it
+        (3, (0, 18, 25, 28), 13),  # after the last message, not after the generation prompt
+        (3, (0, 18, 25, 30), 14),  # the last token is new in any case
+        (1, (), 14),
     ],
 )
 def test_usage_tells_what_lies_before_the_last_breakpoint(
-    cached_messages: int | None, starts: tuple[int, ...], created: int
+    cached_messages: int | None, bounds: tuple[int, ...], created: int
 ) -> None:
     shape = dataclasses.replace(SHAPE, cached_messages=cached_messages)
-    usage = whole([STOP, END], shape=shape, message_starts=starts)["usage"]
+    usage = whole([STOP, END], shape=shape, message_bounds=bounds)["usage"]
     assert usage["cache_creation_input_tokens"] == created
     assert usage["cache_read_input_tokens"] == REPORT.restored_tokens
     assert usage["input_tokens"] + created == REPORT.prefilled_tokens
+
+
+def test_a_stream_opens_with_what_is_known_of_the_prompt() -> None:
+    waiting, running = writer(), writer()
+    running.admitted(dataclasses.replace(REPORT, generated_tokens=0))
+    opening = [parsed(written.ping())[0]["message"]["usage"] for written in (waiting, running)]
+    assert opening == [
+        {
+            "input_tokens": new,
+            "cache_creation_input_tokens": 0,
+            "cache_read_input_tokens": restored,
+            "output_tokens": 0,
+        }
+        for new, restored in ((30, 0), (15, 15))
+    ]
 
 
 def test_nothing_is_created_without_a_cache() -> None:

@@ -192,6 +192,8 @@ class StandInEngine:
 
     def _answer(self, request: GenerationRequest, consumer: ReplyConsumer) -> None:
         script, generated = self.script, 0
+        if request.on_admitted is not None:
+            request.on_admitted(self._report(request, 0))
         for choice in range(request.choices):
             reason = FinishReason.STOP
             for position, token in enumerate(self._tokens(request, choice)):

@@ -5,7 +5,7 @@ A body is brought into the form of a chat completion, so that both protocols sha
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -71,6 +71,8 @@ class MessagesCall:
 
     chat: ChatCall
     shape: ReplyShape
+    tool_places: tuple[int, ...]
+    """Where in the request's ``tools`` those of the chat call stand."""
 
 
 def parse_messages(raw: bytes, *, context: ApiContext) -> MessagesCall:
@@ -80,7 +82,8 @@ def parse_messages(raw: bytes, *, context: ApiContext) -> MessagesCall:
     if max_tokens is None:
         raise RequestError("max_tokens is required", field="max_tokens", code="missing_required_parameter")
     conversation = _conversation(body)
-    chat = _chat_body(body, conversation)
+    tools = convert_tools(body.tools or [])
+    chat = _chat_body(body, conversation, list(tools.values()))
     chat.max_tokens = max(1, max_tokens)
     chat.stop = body.stop_sequences
     chat.stream = body.stream
@@ -91,23 +94,30 @@ def parse_messages(raw: bytes, *, context: ApiContext) -> MessagesCall:
         shows_thinking=thinking_shown(body.thinking),
         warms=max_tokens == 0,
     )
-    with in_the_words_of_messages():
-        return MessagesCall(chat=chat_call(chat, context=context), shape=shape)
+    with in_the_words_of_messages(tuple(tools)):
+        return MessagesCall(chat=chat_call(chat, context=context), shape=shape, tool_places=tuple(tools))
 
 
 def parse_count_tokens(raw: bytes, *, limits: Limits) -> ChatPrompt:
     """Decode and check a ``count_tokens`` body: what to render, as for a call with the same fields."""
     body = decode_body(raw, MessagesBody)
-    return chat_prompt(_chat_body(body, _conversation(body)), limits=limits)
+    tools = list(convert_tools(body.tools or []).values())
+    return chat_prompt(_chat_body(body, _conversation(body), tools), limits=limits)
 
 
 @contextmanager
-def in_the_words_of_messages() -> Iterator[None]:
-    """Errors about a chat completion's fields name the Messages fields that they were made from."""
+def in_the_words_of_messages(tool_places: Sequence[int] = ()) -> Iterator[None]:
+    """Errors about a chat completion's fields name the Messages fields that they were made from.
+
+    ``tool_places`` are the places in the request of the tools that were converted.
+    """
     try:
         yield
     except RequestError as error:
-        for chat_name, name in _OTHER_NAMES:
+        names = [*_OTHER_NAMES]
+        for place, given in enumerate(tool_places):
+            names.append((f"tools[{place}].function.parameters", f"tools[{given}].input_schema"))
+        for chat_name, name in names:
             if error.field is not None and (error.field + ".").startswith((chat_name + ".", chat_name + "[")):
                 field = name + error.field.removeprefix(chat_name)
                 message = str(error).replace(chat_name, name, 1)
@@ -121,8 +131,7 @@ def _conversation(body: MessagesBody) -> Conversation:
     return convert_conversation(body.system, body.messages)
 
 
-def _chat_body(body: MessagesBody, conversation: Conversation) -> ChatBody:
-    tools = convert_tools(body.tools or [])
+def _chat_body(body: MessagesBody, conversation: Conversation, tools: list[dict[str, Any]]) -> ChatBody:
     choice = convert_tool_choice(body.tool_choice, tools=tools)
     return ChatBody(
         messages=conversation.messages,

@@ -61,7 +61,12 @@ class MessagesWriter:
         self._shape = shape
         self._content = _Content(shows_thinking=shape.shows_thinking)
         self._begun = False
+        self._source: CallReport | None = None
         self._finish: ChoiceFinished | None = None
+
+    def admitted(self, report: CallReport) -> None:
+        """Take where the prompt comes from, for the usage that a stream opens with. Any thread may call it."""
+        self._source = report
 
     def stream(self, event: ChoiceEvent | ReplyFinished) -> bytes:
         return self._begin() + b"".join(_encoded(step) for step in self._steps(event))
@@ -83,16 +88,13 @@ class MessagesWriter:
         return reply
 
     def _begin(self) -> bytes:
-        """What a stream opens with, once. What was restored is not known yet: the last usage says it."""
+        """What a stream opens with, once. While a call waits for its turn all of its prompt is counted as new."""
         if self._begun:
             return b""
         self._begun = True
-        usage = Usage(
-            input_tokens=self._head.prompt_tokens,
-            cache_creation_input_tokens=0,
-            cache_read_input_tokens=0,
-            output_tokens=0,
-        )
+        usage = Usage(input_tokens=self._head.prompt_tokens)
+        if self._source is not None:
+            usage = self._usage(self._source, generated_tokens=0)
         return _encoded(MessageStart(self._message(usage))) + _encoded(Ping())
 
     def _message(self, usage: Usage) -> Message:
@@ -108,9 +110,11 @@ class MessagesWriter:
 
     def _end(self, report: CallReport) -> tuple[Stop, Usage]:
         assert self._finish is not None, "a choice ends before its reply does"
-        generated = 0 if self._shape.warms else report.generated_tokens
         stop = Stop(stop_reason=self._stop_reason(self._finish, report), stop_sequence=self._finish.stop_string)
-        return stop, usage_of(report, generated_tokens=generated, cached_tokens=self._cached_tokens())
+        return stop, self._usage(report, generated_tokens=0 if self._shape.warms else report.generated_tokens)
+
+    def _usage(self, report: CallReport, *, generated_tokens: int) -> Usage:
+        return usage_of(report, generated_tokens=generated_tokens, cached_tokens=self._cached_tokens())
 
     def _stop_reason(self, finish: ChoiceFinished, report: CallReport) -> str:
         most = self._head.options.max_tokens
@@ -125,10 +129,10 @@ class MessagesWriter:
 
     def _cached_tokens(self) -> int:
         """Prompt tokens up to the end of the message that holds the last ``cache_control``."""
-        messages, starts = self._shape.cached_messages, self._head.message_starts
+        messages, bounds = self._shape.cached_messages, self._head.message_bounds
         if messages is None:
             return 0
-        return starts[messages] if messages < len(starts) else self._head.prompt_tokens
+        return bounds[messages] if messages < len(bounds) else self._head.prompt_tokens
 
 
 class _Content:
@@ -184,8 +188,12 @@ class _Content:
 
 
 def usage_of(report: CallReport, *, generated_tokens: int, cached_tokens: int) -> Usage:
-    """``cached_tokens`` of the prompt lie before the last ``cache_control``; what was prefilled of them is kept."""
-    created = 0 if report.miss is MissReason.OFF else max(0, cached_tokens - report.restored_tokens)
+    """``cached_tokens`` of the prompt lie before the last ``cache_control``; what was prefilled of them is kept.
+
+    The last token of a prompt is always new input, as it is never restored.
+    """
+    kept = min(cached_tokens, report.prompt_tokens - 1) - report.restored_tokens
+    created = 0 if report.miss is MissReason.OFF else max(0, kept)
     return Usage(
         input_tokens=report.prefilled_tokens - created,
         cache_creation_input_tokens=created,

@@ -20,13 +20,13 @@ class ToolChoice:
     parallel: bool | None = None
 
 
-def convert_tools(tools: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Functions of the tools that have an input schema.
+def convert_tools(tools: Sequence[Mapping[str, Any]]) -> dict[int, dict[str, Any]]:
+    """Functions of the tools that have an input schema, by their places in ``tools``.
 
     Those without one are known by their type alone (``web_search_20250305``, ``bash_20250124``): a
     server runs them, or a model was trained on them. They are left out.
     """
-    functions = []
+    functions: dict[int, dict[str, Any]] = {}
     for index, tool in enumerate(tools):
         where = f"tools[{index}]"
         schema = tool.get("input_schema")
@@ -38,7 +38,7 @@ def convert_tools(tools: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
                 field=f"{where}.input_schema",
                 code="invalid_type",
             )
-        functions.append({"type": "function", "function": _function(tool, schema, where)})
+        functions[index] = {"type": "function", "function": _function(tool, schema, where)}
     return functions
 
 

@@ -15,11 +15,11 @@ class Usage(msgspec.Struct, kw_only=True, frozen=True):
 
     input_tokens: int
     """Prefilled, behind the last ``cache_control`` (all that was prefilled, when there is none)."""
-    cache_creation_input_tokens: int
+    cache_creation_input_tokens: int = 0
     """Prefilled, before the last ``cache_control``."""
-    cache_read_input_tokens: int
+    cache_read_input_tokens: int = 0
     """Restored."""
-    output_tokens: int
+    output_tokens: int = 0
 
 
 class TextBlock(msgspec.Struct, kw_only=True, tag="text", tag_field="type"):

@@ -43,8 +43,8 @@ class ReplyHead:
     prompt_tokens: int
     render_seconds: float
     tokenize_seconds: float
-    message_starts: tuple[int, ...] = ()
-    """Token position where each message of the prompt starts."""
+    message_bounds: tuple[int, ...] = ()
+    """As ``Prompt.message_bounds``."""
 
 
 @dataclass(slots=True)

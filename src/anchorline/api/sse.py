@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 
 from anchorline.api.errors import ApiError
@@ -25,8 +23,8 @@ def event(chunk: msgspec.Struct) -> bytes:
     return b"data: " + _encoder.encode(chunk) + b"\n\n"
 
 
-def named_event(name: str, body: msgspec.Struct | dict[str, Any]) -> bytes:
-    """An event of a protocol that gives its events names."""
+def named_event(name: str, body: object) -> bytes:
+    """One event that says what it is."""
     return b"event: " + name.encode() + b"\ndata: " + _encoder.encode(body) + b"\n\n"
 
 

@@ -62,6 +62,14 @@ class Prompt:
         return int(self.tokens.size)
 
     @property
+    def message_bounds(self) -> tuple[int, ...]:
+        """Token positions: where the first message starts, and where each of them ends. Empty without messages."""
+        if not self.message_starts:
+            return ()
+        generation = (cut.position for cut in self.cuts if cut.kind is CutKind.GENERATION)
+        return (*self.message_starts, next(generation, len(self)))
+
+    @property
     def head_position(self) -> int | None:
         return next((cut.position for cut in self.cuts if cut.kind is CutKind.HEAD), None)
 

@@ -94,6 +94,8 @@ class Admission:
                 restore_seconds=restored - planned,
                 rejected_plans=tuple((_PLAN_KINDS[kind], why) for kind, why in plan.rejected),
             )
+            if stream.call.request.on_admitted is not None:
+                stream.call.request.on_admitted(stream.call.report(restored))
         return True
 
     # -- match and plan -----------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
@@ -53,6 +54,9 @@ class GenerationRequest:
     """False neither restores nor saves (``cache_prompt: false``)."""
     received_seconds: float = 0.0
     """``time.monotonic()`` when the HTTP request arrived; the zero of TTFT."""
+    on_admitted: Callable[[CallReport], None] | None = None
+    """Told once, before the prefill, where the prompt comes from. Called on the engine thread: must be
+    quick, must not block or raise."""
 
 
 @dataclass(frozen=True, slots=True)

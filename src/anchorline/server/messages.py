@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from functools import partial
 
 from starlette.requests import Request
@@ -11,7 +12,7 @@ from starlette.responses import Response
 from anchorline.api.messages import in_the_words_of_messages, parse_count_tokens, parse_messages
 from anchorline.api.messages_reply import MessagesWriter
 from anchorline.server.body import read_body
-from anchorline.server.prepare import PreparedCall, prepare_chat_call, build_chat
+from anchorline.server.prepare import PreparedCall, build_chat, prepare_chat_call
 from anchorline.server.responses import json_response
 from anchorline.server.state import ServerState
 
@@ -19,14 +20,16 @@ from anchorline.server.state import ServerState
 def prepare_messages(raw: bytes, state: ServerState, received_seconds: float) -> PreparedCall:
     """A call of the Messages protocol."""
     call = parse_messages(raw, context=state.context)
-    with in_the_words_of_messages():
-        return prepare_chat_call(
+    with in_the_words_of_messages(call.tool_places):
+        prepared = prepare_chat_call(
             call.chat,
             state,
             id=f"msg_{state.new_id()}",
             writer=partial(MessagesWriter, shape=call.shape),
             received_seconds=received_seconds,
         )
+    assert isinstance(prepared.writer, MessagesWriter), "the writer is made above"
+    return replace(prepared, request=replace(prepared.request, on_admitted=prepared.writer.admitted))
 
 
 def count_tokens_endpoint(state: ServerState) -> Callable[[Request], Awaitable[Response]]:

@@ -156,7 +156,7 @@ def _head(state: ServerState, request_id: str, built: BuiltPrompt, options: Call
         prompt_tokens=len(built.prompt),
         render_seconds=built.render_seconds,
         tokenize_seconds=built.tokenize_seconds,
-        message_starts=built.prompt.message_starts,
+        message_bounds=built.prompt.message_bounds,
     )
 
 
