@@ -13,7 +13,7 @@ import pytest
 
 from anchorline.config import EngineConfig
 from anchorline.engine.engine import Engine, make_cache
-from anchorline.engine.request import GenerationRequest, SampledToken
+from anchorline.engine.request import CallReport, GenerationRequest, SampledToken
 from anchorline.errors import (
     Cancelled,
     ConfigError,
@@ -82,6 +82,28 @@ def test_answers_and_reports() -> None:
         assert report is not None
         assert report.ttft_seconds is not None
         assert min(report.queue_seconds, report.prefill_seconds, report.decode_seconds) >= 0
+
+
+def test_admission_is_told_once_and_before_the_prefill() -> None:
+    runtime = GatedRuntime()
+    told: list[CallReport] = []
+    with running(runtime) as engine:
+        runtime.gate.set()
+        first = Recorder()
+        engine.submit(request("a"), first)
+        first.wait()
+        runtime.gate.clear()
+        runtime.entered.clear()
+        second = Recorder()
+        engine.submit(replace(request("b", [*IDS, 30], choices=2), on_admitted=told.append), second)
+        assert runtime.entered.wait(timeout=60)
+        (report,) = told
+        assert (report.id, report.prompt_tokens, report.generated_tokens) == ("b", len(IDS) + 1, 0)
+        runtime.gate.set()
+        second.wait()
+        assert second.report is not None
+        assert len(told) == 1
+        assert report.restored_tokens == second.report.restored_tokens == len(IDS)
 
 
 def test_many_threads_submit_at_once_and_each_gets_its_own_answer() -> None:

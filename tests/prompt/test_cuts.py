@@ -69,6 +69,7 @@ def test_cuts_of_a_conversation_with_tools() -> None:
     ]
     ends = [cut.position for cut in built.prompt.cuts]
     assert built.prompt.message_starts == (0, *ends[:-1])
+    assert built.prompt.message_bounds == (0, *ends)
     assert built.prompt.locate(ends[2]) == (3, 0)
 
 
