@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import json
@@ -339,6 +340,15 @@ def test_what_is_refused_names_its_field(fields: dict[str, Any], field: str, par
         call(**fields)
     assert refused.value.field == field
     assert part in str(refused.value)
+
+
+def test_input_of_any_depth_is_taken_or_refused() -> None:
+    """At some depth a body can still be decoded, but no more be written."""
+    for depth in (100, *range(900, 1050)):
+        messages = '[{"role": "assistant", "content": [{"type": "tool_use", "id": "a", "name": "f", "input": %s}]}]'
+        nested = messages % ('{"x": ' + "[" * depth + "]" * depth + "}")
+        with contextlib.suppress(RequestError):
+            parse_messages(f'{{"max_tokens": 1, "messages": {nested}}}'.encode(), context=WIDE)
 
 
 def test_messages_and_tools_are_bounded() -> None:

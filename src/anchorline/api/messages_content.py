@@ -213,5 +213,7 @@ def _is_marked(content: Any) -> bool:
     """Whether a block of checked ``content``, or one inside a tool result, carries ``cache_control``."""
     if not isinstance(content, list):
         return False
-    inner = [part for block in content if block["type"] == "tool_result" for part in block.get("content") or ()]
-    return any(isinstance(block, dict) and block.get("cache_control") is not None for block in (*content, *inner))
+    return any(
+        block.get("cache_control") is not None or (block["type"] == "tool_result" and _is_marked(block.get("content")))
+        for block in content
+    )
