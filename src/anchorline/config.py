@@ -323,6 +323,20 @@ class Limits:
         minimum=0,
         maximum=100000,
     )
+    stored_responses: int = setting(
+        1000,
+        "--max-stored-responses",
+        "Most responses of /v1/responses kept for previous_response_id; the least recently used go first.",
+        minimum=0,
+        maximum=1 << 20,
+    )
+    stored_bytes: int = setting(
+        64 << 20,
+        "--max-stored-bytes",
+        "Memory for those responses and their input, in bytes; 0 keeps none.",
+        minimum=0,
+        maximum=1 << 40,
+    )
     template_seconds: float = setting(
         5.0,
         "--max-template-seconds",

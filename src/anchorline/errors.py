@@ -5,7 +5,8 @@ AnchorlineError
 ├── ModelError             the model cannot be loaded or is of a kind not served
 ├── RequestError           the client's request is unusable (HTTP 400); names the field
 │   ├── PromptTooLong      the prompt does not fit into the context
-│   └── BodyTooLarge       the request body is over the limit (HTTP 413)
+│   ├── BodyTooLarge       the request body is over the limit (HTTP 413)
+│   └── NotFound           what the request names is not there (HTTP 404)
 ├── QueueFull              the waiting queue is at its limit (HTTP 429 + Retry-After)
 ├── ConstraintFailure      a reply cannot be kept within what was asked of it (HTTP 500)
 ├── Cancelled              the client went away or the request was cancelled
@@ -55,6 +56,13 @@ class PromptTooLong(RequestError):
 
 class BodyTooLarge(RequestError):
     """The request body is larger than ``--max-body-bytes``; answered with HTTP 413."""
+
+
+class NotFound(RequestError):
+    """What the request names is not there, or is not this client's; answered with HTTP 404."""
+
+    def __init__(self, message: str, *, field: str | None = None) -> None:
+        super().__init__(message, field=field, code="not_found")
 
 
 class QueueFull(AnchorlineError):

@@ -12,6 +12,7 @@ import httpx
 from starlette.applications import Starlette
 
 from anchorline.api.models import Served
+from anchorline.api.responses_store import ResponseStore
 from anchorline.config import ServerConfig
 from anchorline.constraint.compiler import ConstraintCompiler
 from anchorline.constraint.vocabulary import Vocabulary
@@ -79,6 +80,7 @@ def make_state(
         metrics=metrics,
         reply_format=TinyFormat(),
         workers=Workers(threads=config.limits.preparing, waiting=config.limits.preparing_queue),
+        responses=ResponseStore(entries=config.limits.stored_responses, size_bytes=config.limits.stored_bytes),
         wall_clock=lambda: float(CREATED),
         monotonic=lambda: 0.0,
         new_id=lambda: f"{next(counter):024d}",

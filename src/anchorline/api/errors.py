@@ -10,6 +10,7 @@ from anchorline.errors import (
     BodyTooLarge,
     Cancelled,
     EngineFailure,
+    NotFound,
     QueueFull,
     RequestError,
 )
@@ -35,6 +36,8 @@ def api_error(error: AnchorlineError) -> ApiError:
     message = str(error)
     if isinstance(error, BodyTooLarge):
         return ApiError(status=413, message=message, code="body_too_large")
+    if isinstance(error, NotFound):
+        return ApiError(status=404, message=message, param=error.field, code=error.code)
     if isinstance(error, RequestError):
         return ApiError(status=400, message=message, param=error.field, code=error.code)
     if isinstance(error, QueueFull):

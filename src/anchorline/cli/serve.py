@@ -15,6 +15,7 @@ from click.core import ParameterSource
 
 from anchorline import machine
 from anchorline.api.models import Served
+from anchorline.api.responses_store import ResponseStore
 from anchorline.cli.banner import announce
 from anchorline.cli.logs import FORMATS as LOG_FORMATS
 from anchorline.cli.logs import LEVELS, set_up_logging
@@ -201,6 +202,9 @@ def state_of(
         metrics=metrics,
         reply_format=reply_format,
         workers=Workers(threads=settings.server.limits.preparing, waiting=settings.server.limits.preparing_queue),
+        responses=ResponseStore(
+            entries=settings.server.limits.stored_responses, size_bytes=settings.server.limits.stored_bytes
+        ),
     )
 
 

@@ -13,6 +13,7 @@ from anchorline.server.access import AccessGuard
 from anchorline.server.edge import Edge, on_anchorline_error, on_client_disconnect, on_http_error
 from anchorline.server.generate import generation_endpoint
 from anchorline.server.messages import count_tokens_endpoint, prepare_messages
+from anchorline.server.openai_responses import ResponseRoutes
 from anchorline.server.prepare import prepare_chat, prepare_completion
 from anchorline.server.routes import Routes
 from anchorline.server.state import ServerState
@@ -45,6 +46,7 @@ def _routes(state: ServerState) -> list[Route]:
     agents would go on to use those servers' own calls.
     """
     rest = Routes(state)
+    responses = ResponseRoutes(state)
     chat = generation_endpoint(state, prepare_chat)
     completion = generation_endpoint(state, prepare_completion)
     return [
@@ -54,6 +56,12 @@ def _routes(state: ServerState) -> list[Route]:
         Route("/completions", completion, methods=["POST"]),
         Route("/v1/messages", generation_endpoint(state, prepare_messages), methods=["POST"]),
         Route("/v1/messages/count_tokens", count_tokens_endpoint(state), methods=["POST"]),
+        Route("/v1/responses", responses.create, methods=["POST"]),
+        Route("/responses", responses.create, methods=["POST"]),
+        Route("/v1/responses/{id}", responses.retrieve, methods=["GET"]),
+        Route("/v1/responses/{id}", responses.delete, methods=["DELETE"]),
+        Route("/v1/responses/{id}/cancel", responses.cancel, methods=["POST"]),
+        Route("/v1/responses/{id}/input_items", responses.input_items, methods=["GET"]),
         Route("/v1/models", rest.models, methods=["GET"]),
         Route("/models", rest.models, methods=["GET"]),
         Route("/api/tags", rest.models, methods=["GET"]),

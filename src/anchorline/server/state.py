@@ -12,6 +12,7 @@ from typing import Any, Protocol, TypeVar
 
 from anchorline.api.models import Served
 from anchorline.api.options import ApiContext
+from anchorline.api.responses_store import ResponseStore
 from anchorline.cache.prompt import Prompt
 from anchorline.config import ServerConfig
 from anchorline.constraint.compiler import ConstraintCompiler
@@ -117,6 +118,8 @@ class ServerState:
     workers: Workers
     reply_format: ReplyFormat
     """How the model writes reasoning and tool calls."""
+    responses: ResponseStore
+    """Responses that clients may come back to."""
     wall_clock: Callable[[], float] = time.time
     monotonic: Callable[[], float] = time.monotonic
     new_id: Callable[[], str] = _new_id
