@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -33,6 +34,7 @@ from tests.api.support import CONTEXT
 from tests.api.test_replies import END, head
 from tests.support.responses_sdk import check_response, events_of
 
+GOLDEN = Path(__file__).parents[1] / "server" / "golden" / "responses_calls.sse"
 TOOLS = [
     {"type": "function", "name": "ls", "parameters": {"type": "object", "properties": {}}, "strict": False},
     {
@@ -126,6 +128,12 @@ def test_the_events_come_in_openais_order() -> None:
     assert [event["output_index"] for event in events if event["type"] == "response.output_item.done"] == [0, 1, 2, 3]
     first = events[0]["response"]
     assert (first["status"], first["output"], first["usage"]) == ("in_progress", [], None)
+
+
+def test_reasoning_text_and_calls_are_the_golden_transcript() -> None:
+    made = writer(request(include=["reasoning.encrypted_content"]))
+    stream = b"".join(made.stream(event) for event in [*EVERYTHING, END])
+    assert stream.decode() == GOLDEN.read_text()
 
 
 def test_the_items_of_a_reply() -> None:
