@@ -136,7 +136,25 @@ def test_what_does_no_harm_is_accepted(fields: dict[str, Any]) -> None:
     parse(**fields)
 
 
-def test_chats_fields_are_named_as_they_are_here() -> None:
-    with pytest.raises(RequestError) as caught, responses_fields():
-        raise RequestError("response_format.json_schema.schema is odd", field="response_format.json_schema.schema")
-    assert (caught.value.field, str(caught.value)) == ("text.format.schema", "text.format.schema is odd")
+@pytest.mark.parametrize(
+    ("chat_field", "own_field"),
+    [
+        ("response_format.json_schema.schema", "text.format.schema"),
+        ("response_format.type", "text.format.type"),
+        ("messages[1]", "input[1]"),
+        ("tools[0].function.parameters", "tools[1].parameters"),
+        ("tools[1].function.name", "tools[2].tools[0].name"),
+        ("tools[7].function.name", "tools[7].function.name"),
+        ("temperature", "temperature"),
+    ],
+)
+def test_chats_fields_are_named_as_they_are_here(chat_field: str, own_field: str) -> None:
+    inner = [{"type": "custom", "name": "g"}]
+    tools = [
+        {"type": "web_search"},
+        {"type": "function", "name": "f"},
+        {"type": "namespace", "name": "n", "tools": inner},
+    ]
+    with pytest.raises(RequestError) as caught, responses_fields(parse(tools=tools).origins):
+        raise RequestError(f"{chat_field} is odd", field=chat_field)
+    assert (caught.value.field, str(caught.value)) == (own_field, f"{own_field} is odd")

@@ -21,9 +21,9 @@ from anchorline.errors import RequestError
 
 SCHEMA = {"type": "object", "properties": {"x": {"type": "integer"}}}
 ORIGINS = {
-    "f": ToolOrigin(kind=ToolKind.FUNCTION, name="f"),
-    "c": ToolOrigin(kind=ToolKind.CUSTOM, name="c"),
-    "n__f": ToolOrigin(kind=ToolKind.FUNCTION, name="f", namespace="n"),
+    "f": ToolOrigin(kind=ToolKind.FUNCTION, name="f", where="tools[0]"),
+    "c": ToolOrigin(kind=ToolKind.CUSTOM, name="c", where="tools[1]"),
+    "n__f": ToolOrigin(kind=ToolKind.FUNCTION, name="f", namespace="n", where="tools[2].tools[0]"),
 }
 
 
@@ -45,8 +45,12 @@ def test_functions_custom_tools_and_namespaces_become_functions() -> None:
     assert functions["f"] == {"name": "f", "description": "does", "parameters": SCHEMA}
     assert functions["g"]["strict"] is True
     assert "lark grammar:\nstart: x" in functions["c"]["parameters"]["properties"]["input"]["description"]
-    assert made.origins["n__f"] == ToolOrigin(kind=ToolKind.FUNCTION, name="f", namespace="n")
-    assert made.origins["mcp__s__d"] == ToolOrigin(kind=ToolKind.CUSTOM, name="d", namespace="mcp__s__")
+    assert made.origins["n__f"] == ToolOrigin(
+        kind=ToolKind.FUNCTION, name="f", namespace="n", where="tools[3].tools[0]"
+    )
+    assert made.origins["mcp__s__d"] == ToolOrigin(
+        kind=ToolKind.CUSTOM, name="d", namespace="mcp__s__", where="tools[4].tools[0]"
+    )
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, TypeVar
 
 from openai.types.responses import Response, ResponseItemList, ResponseStreamEvent
 from pydantic import BaseModel, TypeAdapter
@@ -11,16 +11,20 @@ from pydantic import BaseModel, TypeAdapter
 EXTENSIONS = {"timings", "store", "status"}
 """Members that some of the client's types lack: ours, a response's ``store`` and a custom call's ``status``."""
 
+T = TypeVar("T")
+
+_RESPONSES = TypeAdapter(Response)
+_LISTS = TypeAdapter(ResponseItemList)
 _EVENTS: TypeAdapter[ResponseStreamEvent] = TypeAdapter(ResponseStreamEvent)
 
 
 def check_response(body: dict[str, Any]) -> Response:
     """``body`` with every member that its type asks for and none that it does not know."""
-    return _known(TypeAdapter(Response).validate_python(body))
+    return _known(_RESPONSES.validate_python(body))
 
 
 def check_items(body: dict[str, Any]) -> ResponseItemList:
-    return _known(TypeAdapter(ResponseItemList).validate_python(body))
+    return _known(_LISTS.validate_python(body))
 
 
 def check_event(body: dict[str, Any]) -> ResponseStreamEvent:
@@ -29,7 +33,7 @@ def check_event(body: dict[str, Any]) -> ResponseStreamEvent:
 
 def events_of(stream: bytes) -> list[dict[str, Any]]:
     """The events of a stream, each checked against its type, its name and its number."""
-    events = []
+    events: list[dict[str, Any]] = []
     for block in stream.decode().split("\n\n"):
         if not block or block.startswith(":"):
             continue
@@ -42,7 +46,7 @@ def events_of(stream: bytes) -> list[dict[str, Any]]:
     return events
 
 
-def _known(value: Any) -> Any:
+def _known(value: T) -> T:
     for member in _models(value):
         assert set(member.model_extra or {}) <= EXTENSIONS, member
     return value

@@ -191,7 +191,7 @@ class OutputItems:
 
     def call(self, started: ToolCallStarted) -> CallInProgress:
         """A call under the name that its tool has in the request."""
-        origin = self._origins.get(started.name) or ToolOrigin(kind=ToolKind.FUNCTION, name=started.name)
+        origin = self._origins[started.name]
         namespace = origin.namespace or msgspec.UNSET
         made = {"call_id": started.id, "name": origin.name}
         if origin.kind is ToolKind.CUSTOM:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ METADATA_ENTRIES, METADATA_KEY_CHARACTERS, METADATA_VALUE_CHARACTERS = 16, 64, 5
 """OpenAI's own limits."""
 
 _FORMATS = ("text", "json_object", "json_schema")
+_TOOL_FIELD = re.compile(r"tools\[(\d+)\](?:\.function)?")
 _RENAMED = (
     ("response_format.json_schema", "text.format"),
     ("response_format", "text.format"),
@@ -127,7 +129,7 @@ def parse_responses(raw: bytes, *, context: ApiContext, memory: Memory, new_id: 
         "tools": tools.tools or None,
         "tool_choice": chat_tool_choice(body.tool_choice, tools.origins),
     }
-    with responses_fields():
+    with responses_fields(tools.origins):
         chat = chat_call(msgspec.convert(fields | _chat_fields(body, context), ChatBody), context=context)
     kept = None
     if body.store is not False:
@@ -143,17 +145,25 @@ def parse_responses(raw: bytes, *, context: ApiContext, memory: Memory, new_id: 
 
 
 @contextmanager
-def responses_fields() -> Iterator[None]:
+def responses_fields(origins: Mapping[str, ToolOrigin]) -> Iterator[None]:
     """Errors raised inside name this protocol's fields in the place of chat's."""
     try:
         yield
     except RequestError as error:
-        for chat_name, own_name in _RENAMED:
-            if error.field is not None and error.field.startswith(chat_name):
-                error.field = own_name + error.field[len(chat_name) :]
-                error.args = (str(error).replace(chat_name, own_name, 1),)
-                break
+        renamed = _own_name(error.field or "", [origin.where for origin in origins.values()])
+        if renamed is not None:
+            chat_name, own_name = renamed
+            error.field = own_name + (error.field or "")[len(chat_name) :]
+            error.args = (str(error).replace(chat_name, own_name),)
         raise
+
+
+def _own_name(field: str, tools: list[str]) -> tuple[str, str] | None:
+    """The part of ``field`` that is chat's, and what it is here; ``tools`` says where each tool was."""
+    found = _TOOL_FIELD.match(field)
+    if found is not None and int(found[1]) < len(tools):
+        return found[0], tools[int(found[1])]
+    return next((names for names in _RENAMED if field.startswith(names[0])), None)
 
 
 def _refuse_unsupported(body: ResponsesBody) -> None:

@@ -38,6 +38,8 @@ class ToolOrigin:
     kind: ToolKind
     name: str
     namespace: str | None = None
+    where: str
+    """Its field: ``tools[2]``, or ``tools[2].tools[0]`` in a namespace."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +68,7 @@ def chat_tools(tools: Sequence[Mapping[str, Any]], *, limits: Limits) -> ChatToo
         shown = flat_name(name, namespace)
         if shown in origins:
             raise RequestError(f"{where}.name: there are two tools named {shown[:200]!r}", field=f"{where}.name")
-        origins[shown] = ToolOrigin(kind=kind, name=name, namespace=namespace)
+        origins[shown] = ToolOrigin(kind=kind, name=name, namespace=namespace, where=where)
         made.append(_function(tool, shown, where) if kind is ToolKind.FUNCTION else _custom(tool, shown, where))
         if len(made) > limits.tools:
             raise RequestError(f"tools: at most {limits.tools} are allowed (--max-tools)", field="tools")

@@ -45,7 +45,7 @@ def prepare_response(raw: bytes, state: ServerState, received_seconds: float, *,
             keep=lambda response: _keep(response, call, memory),
         )
 
-    with responses_fields():
+    with responses_fields(call.origins):
         return prepare_chat_call(
             call.chat,
             state,
