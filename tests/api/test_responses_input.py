@@ -94,6 +94,12 @@ def test_calls_of_custom_and_namespaced_tools_and_of_the_clients_own() -> None:
     assert listed == {"role": "tool", "tool_call_id": "s", "content": "a"}
 
 
+def test_the_model_is_told_of_an_image_that_its_tool_gave_back() -> None:
+    image = {"type": "input_image", "image_url": "data:image/png;base64,AA=="}
+    _, result = messages([call("view"), output("view", [{"type": "input_text", "text": "a.png"}, image])])
+    assert result["content"] == "a.png\n[an image, which this model cannot see]"
+
+
 @pytest.mark.parametrize("kind", ["web_search_call", "compaction", "mcp_list_tools", "something_new"])
 def test_items_that_only_openai_understands_are_left_out(kind: str) -> None:
     assert messages([{"type": kind, "id": "x"}, {"role": "user", "content": "hi"}]) == [

@@ -32,6 +32,7 @@ _ID_PREFIXES = {
     "custom_tool_call": "ctc",
     "custom_tool_call_output": "ctco",
 }
+_UNSEEN_IMAGE = {"type": "input_text", "text": "[an image, which this model cannot see]"}
 _CLIENT_CALLS = {"local_shell_call": "action", "shell_call": "action", "apply_patch_call": "operation"}
 """Calls that the client carries out, and the member that holds their arguments."""
 _CLIENT_OUTPUTS = frozenset(f"{kind}_output" for kind in _CLIENT_CALLS)
@@ -159,7 +160,7 @@ def _message(item: Item, where: str) -> dict[str, Any] | None:
             raise RequestError(f"{where}.role must be one of {', '.join(_ROLES)}", field=f"{where}.role")
         return {"role": role, "content": "\n".join(_parts(item.get("content"), f"{where}.content"))}
     if kind in ("function_call_output", "custom_tool_call_output"):
-        output = "\n".join(_parts(item.get("output"), f"{where}.output"))
+        output = "\n".join(_parts(_without_images(item.get("output")), f"{where}.output"))
         return {"role": "tool", "tool_call_id": _text(item.get("call_id"), f"{where}.call_id"), "content": output}
     if kind in _CLIENT_OUTPUTS:
         given = item.get("output")
@@ -182,6 +183,13 @@ def _reasoning(item: Item, where: str) -> str:
         if item.get(member):
             return "\n".join(_parts(item[member], f"{where}.{member}"))
     return ""
+
+
+def _without_images(output: object) -> object:
+    """What a tool gave back, with words in the place of images: refusing them would end the conversation for good."""
+    if not isinstance(output, list):
+        return output
+    return [_UNSEEN_IMAGE if isinstance(part, dict) and part.get("type") == "input_image" else part for part in output]
 
 
 def _parts(content: object, where: str) -> list[str]:
