@@ -116,6 +116,7 @@ def test_sealed_reasoning_comes_back(text: str) -> None:
 def test_what_others_have_encrypted_is_not_ours(text: str) -> None:
     assert unseal_reasoning(text) is None
     unseal_reasoning(seal_reasoning("") + text)  # whatever stands behind the mark, nothing is raised
+    assert unseal_reasoning(seal_reasoning("x") + "!") is None
 
 
 def test_reasoning_is_taken_from_where_most_of_it_is() -> None:

@@ -210,6 +210,8 @@ def test_a_reply_is_never_without_an_answer(before: list[ChoiceEvent]) -> None:
     body = whole([*before, STOP])
     assert body["output"][-1]["content"][0]["text"] == ""
     assert [item["type"] for item in body["output"]] == [*("reasoning" for _ in before), "message"]
+    added = [event["item"] for event in streamed([*before, STOP]) if event["type"] == "response.output_item.added"]
+    assert [(item["status"], item["content"]) for item in added] == [("in_progress", [])] * len(added)
     assert len(whole([*before, LENGTH])["output"]) == len(before)
 
 

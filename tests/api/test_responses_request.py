@@ -92,6 +92,7 @@ def test_a_last_message_of_the_assistants_is_not_continued() -> None:
         ({"input": []}, "input"),
         ({"input": 5}, "input"),
         ({"input": [{"role": "user", "content": "x"}] * 5}, "input"),
+        ({"input": [{"role": "assistant", "content": "x"}] * 5}, "input"),  # as messages they would be one
         ({"background": True}, "background"),
         ({"conversation": "conv_1"}, "conversation"),
         ({"prompt": {"id": "p"}}, "prompt"),
