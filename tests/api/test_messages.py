@@ -259,17 +259,17 @@ def test_options_under_anthropics_names() -> None:
     assert (sampling.temperature, sampling.top_k, sampling.top_p, sampling.seed) == (0.5, 3, 0.9, 7)
 
 
-@pytest.mark.parametrize(
-    ("fields", "kwargs"),
-    [
-        ({}, None),
-        ({"thinking": {"type": "adaptive"}}, {"enable_thinking": True}),
-        ({"thinking": {"type": "disabled"}}, {"enable_thinking": False}),
-        ({"output_config": {"effort": "max"}}, {"reasoning_effort": "high"}),
-    ],
-)
-def test_thinking_and_effort_reach_the_template(fields: dict[str, Any], kwargs: dict[str, Any] | None) -> None:
-    assert call(**fields).chat.prompt.template_kwargs == kwargs
+def test_thinking_and_effort_reach_the_template() -> None:
+    plain, off = call().chat, call(thinking={"type": "disabled"}).chat
+    assert (plain.prompt.template_kwargs, plain.prompt.effort, plain.reasoning_budget_tokens) == (None, None, None)
+    assert (off.prompt.template_kwargs or {})["enable_thinking"] is False
+    on = call(thinking={"type": "enabled", "budget_tokens": 2048}, output_config={"effort": "max"}).chat
+    assert (on.prompt.template_kwargs or {})["enable_thinking"] is True
+    assert (on.prompt.effort, on.reasoning_budget_tokens) == ("max", 2048)
+
+
+def test_a_trailing_assistant_message_is_continued() -> None:
+    assert call(messages=[USER, {"role": "assistant", "content": "It is"}]).chat.prompt.continue_final
 
 
 def test_the_text_of_thinking_may_be_left_out() -> None:
@@ -326,7 +326,9 @@ DEEP = [{"role": "user", "content": [text("a"), result("t", content=[text("b"), 
         ({"tool_choice": {"type": "any"}}, "tool_choice", "no tools"),
         ({"tool_choice": {"type": "required"}}, "tool_choice.type", "one of"),
         ({"thinking": {"type": "on"}}, "thinking.type", "one of"),
-        ({"output_config": {"effort": "huge"}}, "output_config.effort", "one of"),
+        ({"output_config": {"effort": "huge"}}, "output_config.effort", "output_config.effort must be one of"),
+        ({"output_config": {"effort": 3}}, "output_config.effort", "a string"),
+        ({"thinking": {"type": "enabled", "budget_tokens": "x"}}, "thinking.budget_tokens", "an integer"),
         ({"output_config": {"format": {"type": "text"}}}, "output_config.format.type", "json_schema"),
         ({"output_config": {"format": {"type": "json_schema"}}}, "output_config.format.schema", "an object"),
         ({"output_format": {"type": "json_schema"}}, "output_format.schema", "an object"),

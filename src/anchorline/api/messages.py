@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from anchorline.api.chat import ChatBody, ChatCall, ChatPrompt, chat_call, chat_prompt
-from anchorline.api.decode import decode_body
+from anchorline.api.decode import decode_body, json_type
 from anchorline.api.messages_content import Conversation, convert_conversation
 from anchorline.api.messages_thinking import thinking_shown, thinking_switch
 from anchorline.api.messages_tools import convert_tool_choice, convert_tools
@@ -22,12 +22,11 @@ from anchorline.config import Limits
 from anchorline.errors import RequestError
 
 _MAX_TOKENS = Range(low=0, high=2**63 - 1, whole=True)
-_EFFORTS = {"low": "low", "medium": "medium", "high": "high", "xhigh": "high", "max": "high"}
-"""Anthropic's levels of effort as templates know them."""
-
 _OTHER_NAMES = (
     ("response_format.json_schema.schema", "output_config.format.schema"),
     ("response_format", "output_config.format"),
+    ("reasoning_effort", "output_config.effort"),
+    ("thinking_budget", "thinking.budget_tokens"),
     ("stop", "stop_sequences"),
 )
 """What a chat completion calls a field, and what Messages calls it."""
@@ -102,7 +101,8 @@ def parse_count_tokens(raw: bytes, *, limits: Limits) -> ChatPrompt:
     """Decode and check a ``count_tokens`` body: what to render, as for a call with the same fields."""
     body = decode_body(raw, MessagesBody)
     tools = list(convert_tools(body.tools or []).values())
-    return chat_prompt(_chat_body(body, _conversation(body), tools), limits=limits)
+    with in_the_words_of_messages():
+        return chat_prompt(_chat_body(body, _conversation(body), tools), limits=limits)
 
 
 @contextmanager
@@ -138,23 +138,20 @@ def _chat_body(body: MessagesBody, conversation: Conversation, tools: list[dict[
         tools=tools,
         tool_choice=choice.choice,
         parallel_tool_calls=choice.parallel,
-        chat_template_kwargs=_template_kwargs(body),
+        enable_thinking=thinking_switch(body.thinking),
+        reasoning_effort=_effort(body),
+        thinking_budget=(body.thinking or {}).get("budget_tokens"),
         response_format=_response_format(body),
     )
 
 
-def _template_kwargs(body: MessagesBody) -> dict[str, Any] | None:
-    kwargs: dict[str, Any] = {}
-    thinks = thinking_switch(body.thinking)
-    if thinks is not None:
-        kwargs["enable_thinking"] = thinks
+def _effort(body: MessagesBody) -> str | None:
     effort = (body.output_config or {}).get("effort")
-    if effort is not None:
-        if not isinstance(effort, str) or effort not in _EFFORTS:
-            known = ", ".join(_EFFORTS)
-            raise RequestError(f"output_config.effort must be one of {known}", field="output_config.effort")
-        kwargs["reasoning_effort"] = _EFFORTS[effort]
-    return kwargs or None
+    if effort is not None and not isinstance(effort, str):
+        raise RequestError(
+            f"output_config.effort must be a string, not {json_type(effort)}", field="output_config.effort"
+        )
+    return effort
 
 
 def _response_format(body: MessagesBody) -> dict[str, Any] | None:
