@@ -337,6 +337,16 @@ class Limits:
         minimum=0,
         maximum=1 << 40,
     )
+    turns: int = setting(
+        4096,
+        "--max-turns",
+        "Most generated turns that keep their token ids for when a client sends them back; 0 keeps none.",
+        minimum=0,
+        maximum=1 << 20,
+    )
+    turn_bytes: int = setting(
+        64 << 20, "--max-turn-bytes", "Memory for those turns, in bytes.", minimum=1 << 16, maximum=1 << 40
+    )
     template_seconds: float = setting(
         5.0,
         "--max-template-seconds",

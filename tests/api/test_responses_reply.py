@@ -49,7 +49,7 @@ LENGTH = ChoiceFinished(0, FinishReason.LENGTH, None)
 
 
 def request(**fields: Any) -> ResponsesCall:
-    memory = Memory(store=ResponseStore(entries=9, size_bytes=1 << 20), tenant=b"")
+    memory = Memory(store=ResponseStore(entries=9, size_bytes=1 << 20), tenant="")
     raw = json.dumps({"input": "hi", "tools": TOOLS} | fields).encode()
     return parse_responses(raw, context=CONTEXT, memory=memory, new_id=lambda: "0")
 

@@ -15,7 +15,7 @@ from anchorline.api.responses_store import ResponseStore, StoredResponse
 from anchorline.errors import NotFound, RequestError
 from tests.api.support import CONTEXT, LIMITS
 
-ME = b"me"
+ME = "me"
 ROOMY = dataclasses.replace(CONTEXT, limits=dataclasses.replace(LIMITS, messages=4))
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from anchorline.api.responses_store import NODE_BYTES, ResponseStore, StoredResponse
 from anchorline.errors import NotFound, RequestError
 
-ME, OTHER = b"me", b"other"
+ME, OTHER = "me", "other"
 
 
 def items(*names: str) -> list[dict[str, Any]]:

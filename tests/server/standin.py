@@ -290,6 +290,7 @@ class StandInPrompts:
         template_kwargs: Mapping[str, object] | None = None,
         effort: str | None = None,
         continue_final: bool = False,
+        tenant: str = "",
     ) -> StandInPrompt:
         lines = [f"tools: {len(tools)}"] if tools else []
         for index, message in enumerate(messages):

@@ -80,6 +80,7 @@ def make_state(
         metrics=metrics,
         reply_format=TinyFormat(),
         workers=Workers(threads=config.limits.preparing, waiting=config.limits.preparing_queue),
+        turns=None,
         responses=ResponseStore(entries=config.limits.stored_responses, size_bytes=config.limits.stored_bytes),
         wall_clock=lambda: float(CREATED),
         monotonic=lambda: 0.0,

@@ -28,6 +28,7 @@ from anchorline.output.events import (
     ToolCallFinished,
     ToolCallStarted,
 )
+from anchorline.server.caller import Caller
 from anchorline.server.generate import generation_endpoint
 from anchorline.server.messages import prepare_messages
 from anchorline.server.prepare import PreparedCall
@@ -183,8 +184,8 @@ TOOLS: list[ToolParam] = [{"name": "find", "description": "Finds a book.", "inpu
 def calling(here: Site) -> Iterator[Anthropic]:
     """A client of a server whose model makes tool calls."""
 
-    def prepare(raw: bytes, state: ServerState, received_seconds: float) -> PreparedCall:
-        call = prepare_messages(raw, state, received_seconds)
+    def prepare(raw: bytes, state: ServerState, caller: Caller) -> PreparedCall:
+        call = prepare_messages(raw, state, caller)
         return replace(call, parser=SaysAndCalls(after_results=b"tool_result" in raw))
 
     app = Starlette(routes=[Route("/v1/messages", generation_endpoint(here.state, prepare), methods=["POST"])])

@@ -32,7 +32,7 @@ def bodies(name: str) -> list[dict[str, Any]]:
 
 def parse(body: dict[str, Any]) -> ResponsesCall:
     counter = itertools.count(1)
-    memory = Memory(store=ResponseStore(entries=1, size_bytes=1 << 20), tenant=b"")
+    memory = Memory(store=ResponseStore(entries=1, size_bytes=1 << 20), tenant="")
     roomy = dataclasses.replace(CONTEXT, limits=Limits())
     return parse_responses(json.dumps(body).encode(), context=roomy, memory=memory, new_id=lambda: str(next(counter)))
 

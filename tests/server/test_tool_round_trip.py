@@ -190,3 +190,50 @@ def test_reasoning_beyond_its_budget_is_closed_by_forced_tokens(live: Live, clie
         assert choice["tokens"][3 : 3 + len(closing)] == closing
         assert len(choice["tokens"]) == 3 + len(closing) + 4
         assert "think>" not in choice["message"]["content"]
+
+
+SPACED = '<tool_call>\n{"arguments":  {"path" :"a.txt" },"name":"read_file"}\n</tool_call>'
+
+
+def first_call(client: OpenAI, live: Live, text: str, *, key: str = "none") -> tuple[list[int], dict[str, Any]]:
+    """Known ids after a call, and the message that came of it."""
+    live.says(text)
+    reply = client.with_options(api_key=key).chat.completions.create(
+        model="m", messages=ASKED, tools=TOOLS, extra_body={"return_tokens": True}
+    )
+    tokens = reply.model_dump()["choices"][0]["tokens"]
+    return [*live.ids(ASKED), *tokens], reply.choices[0].message.model_dump(exclude_none=True)
+
+
+def restored(client: OpenAI, message: dict[str, Any], *, key: str = "none") -> int:
+    """Cached tokens of the call that gives the tool's result back."""
+    result = {"role": "tool", "tool_call_id": message["tool_calls"][0]["id"], "content": "hello"}
+    history: Any = [*ASKED, message, result]
+    reply = client.with_options(api_key=key).chat.completions.create(
+        model="m", messages=history, tools=TOOLS, max_tokens=1
+    )
+    assert reply.usage is not None
+    assert reply.usage.prompt_tokens_details is not None
+    return reply.usage.prompt_tokens_details.cached_tokens or 0
+
+
+def rewritten(message: dict[str, Any], arguments: str) -> dict[str, Any]:
+    (call,) = message["tool_calls"]
+    return {**message, "tool_calls": [{**call, "function": {**call["function"], "arguments": arguments}}]}
+
+
+@pytest.mark.parametrize("text", [SPACED, f"Let me see. {SPACED}"])
+def test_a_call_that_comes_back_rewritten_is_restored_to_its_end(client: OpenAI, live: Live, text: str) -> None:
+    known, message = first_call(client, live, text)
+    assert restored(client, rewritten(message, '{"path":"a.txt"}')) == len(known)
+
+
+def test_a_call_that_comes_back_with_other_arguments_is_read_anew(client: OpenAI, live: Live) -> None:
+    known, message = first_call(client, live, SPACED)
+    assert len(live.ids(ASKED)) <= restored(client, rewritten(message, '{"path":"b.txt"}')) < len(known)
+
+
+def test_a_call_belongs_to_the_key_that_it_was_made_for(client: OpenAI, live: Live) -> None:
+    known, message = first_call(client, live, SPACED, key="mine")
+    assert len(live.ids(ASKED)) <= restored(client, message, key="other") < len(known)
+    assert restored(client, message, key="mine") == len(known)

@@ -104,7 +104,7 @@ class Memory:
     """One client's part of the store."""
 
     store: ResponseStore
-    tenant: bytes
+    tenant: str
 
 
 def parse_responses(raw: bytes, *, context: ApiContext, memory: Memory, new_id: Callable[[], str]) -> ResponsesCall:

@@ -72,8 +72,8 @@ class ResponseStore:
         self._entries_limit = entries
         self._bytes_limit = size_bytes
         self._lock = threading.Lock()
-        self._known: OrderedDict[tuple[bytes, str], StoredResponse] = OrderedDict()
-        self._items: dict[tuple[bytes, str], StoredResponse] = {}
+        self._known: OrderedDict[tuple[str, str], StoredResponse] = OrderedDict()
+        self._items: dict[tuple[str, str], StoredResponse] = {}
         self._held_bytes = 0
 
     @property
@@ -83,7 +83,7 @@ class ResponseStore:
     def __len__(self) -> int:
         return len(self._known)
 
-    def put(self, tenant: bytes, node: StoredResponse) -> None:
+    def put(self, tenant: str, node: StoredResponse) -> None:
         """Keep a response; others may have to go for it. One that is too large with all before it is not kept."""
         if sum(each.size_bytes for each in _chain(node)) > self._bytes_limit:
             return
@@ -96,7 +96,7 @@ class ResponseStore:
             while self._known and (len(self._known) > self._entries_limit or self._held_bytes > self._bytes_limit):
                 self._forget(next(iter(self._known)))
 
-    def get(self, tenant: bytes, id: str) -> StoredResponse:
+    def get(self, tenant: str, id: str) -> StoredResponse:
         """Raises NotFound."""
         with self._lock:
             node = self._known.get((tenant, id))
@@ -105,7 +105,7 @@ class ResponseStore:
             self._known.move_to_end((tenant, id))
             return node
 
-    def previous(self, tenant: bytes, id: str) -> StoredResponse:
+    def previous(self, tenant: str, id: str) -> StoredResponse:
         """The response that a request goes on from. Raises RequestError as OpenAI does."""
         try:
             return self.get(tenant, id)
@@ -116,7 +116,7 @@ class ResponseStore:
                 code="previous_response_not_found",
             ) from None
 
-    def item(self, tenant: bytes, id: str, *, where: str) -> dict[str, Any]:
+    def item(self, tenant: str, id: str, *, where: str) -> dict[str, Any]:
         """An item that a kept response has in its own input or output. Raises NotFound."""
         with self._lock:
             node = self._items.get((tenant, id))
@@ -129,7 +129,7 @@ class ResponseStore:
             )
         return next(item for item in node.output() + node.own_items() if item.get("id") == id)
 
-    def delete(self, tenant: bytes, id: str) -> None:
+    def delete(self, tenant: str, id: str) -> None:
         """Raises NotFound."""
         self.get(tenant, id)
         with self._lock:
@@ -146,7 +146,7 @@ class ResponseStore:
             if each.previous is not None:
                 each.previous.followers += 1
 
-    def _forget(self, key: tuple[bytes, str]) -> None:
+    def _forget(self, key: tuple[str, str]) -> None:
         node = self._known.pop(key)
         node.known = False
         for item_id in node.item_ids:

@@ -37,6 +37,7 @@ from anchorline.output.formats import FORMATS, detect_format
 from anchorline.prompt.bounds import Budget, bounded
 from anchorline.prompt.builder import PromptBuilder
 from anchorline.prompt.select import SelectedTemplate, select_template, template_tokens
+from anchorline.prompt.turns import TurnMemo
 from anchorline.server.app import build_app
 from anchorline.server.serve import open_socket, url_of
 from anchorline.server.serve import serve as serve_app
@@ -167,6 +168,14 @@ def reply_format_of(config: ServerConfig, selected: SelectedTemplate, tokenizer:
     return FORMATS[config.tool_format]
 
 
+def turn_memo(settings: Settings) -> TurnMemo | None:
+    """Without a cache there is no prefix to keep, and exact prompts must not depend on what was generated before."""
+    limits, engine = settings.server.limits, settings.engine
+    if not engine.cache or engine.exact or not limits.turns:
+        return None
+    return TurnMemo(limit_entries=limits.turns, limit_bytes=limits.turn_bytes)
+
+
 def state_of(
     settings: Settings, model: Model, selected: SelectedTemplate, engine: Engine, *, reply_format: ReplyFormat
 ) -> ServerState:
@@ -175,6 +184,7 @@ def state_of(
     metrics.watch_engine(engine.stats)
     tokenizer = model.tokenizer
     tokens = template_tokens(tokenizer)
+    turns = turn_memo(settings)
     return ServerState(
         config=settings.server,
         engine=engine,
@@ -184,6 +194,7 @@ def state_of(
             clock=datetime.now,
             all_cuts=settings.engine.exact,
             reply_format=reply_format,
+            turns=turns,
         ),
         tokenizer=tokenizer,
         served=Served(
@@ -201,6 +212,7 @@ def state_of(
         ),
         metrics=metrics,
         reply_format=reply_format,
+        turns=turns,
         workers=Workers(threads=settings.server.limits.preparing, waiting=settings.server.limits.preparing_queue),
         responses=ResponseStore(
             entries=settings.server.limits.stored_responses, size_bytes=settings.server.limits.stored_bytes

@@ -13,7 +13,7 @@ from anchorline.server.access import AccessGuard
 from anchorline.server.edge import Edge, on_anchorline_error, on_client_disconnect, on_http_error
 from anchorline.server.generate import generation_endpoint
 from anchorline.server.messages import count_tokens_endpoint, prepare_messages
-from anchorline.server.openai_responses import ResponseRoutes
+from anchorline.server.openai_responses import ResponseRoutes, prepare_response
 from anchorline.server.prepare import prepare_chat, prepare_completion
 from anchorline.server.routes import Routes
 from anchorline.server.state import ServerState
@@ -47,6 +47,7 @@ def _routes(state: ServerState) -> list[Route]:
     """
     rest = Routes(state)
     responses = ResponseRoutes(state)
+    create_response = generation_endpoint(state, prepare_response)
     chat = generation_endpoint(state, prepare_chat)
     completion = generation_endpoint(state, prepare_completion)
     return [
@@ -56,8 +57,8 @@ def _routes(state: ServerState) -> list[Route]:
         Route("/completions", completion, methods=["POST"]),
         Route("/v1/messages", generation_endpoint(state, prepare_messages), methods=["POST"]),
         Route("/v1/messages/count_tokens", count_tokens_endpoint(state), methods=["POST"]),
-        Route("/v1/responses", responses.create, methods=["POST"]),
-        Route("/responses", responses.create, methods=["POST"]),
+        Route("/v1/responses", create_response, methods=["POST"]),
+        Route("/responses", create_response, methods=["POST"]),
         Route("/v1/responses/{id}", responses.retrieve, methods=["GET"]),
         Route("/v1/responses/{id}", responses.delete, methods=["DELETE"]),
         Route("/v1/responses/{id}/cancel", responses.cancel, methods=["POST"]),

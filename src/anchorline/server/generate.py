@@ -17,6 +17,7 @@ from anchorline.output.events import ReplyEvent, ReplyFailed, ReplyFinished
 from anchorline.output.reply import Reply
 from anchorline.server.body import read_body
 from anchorline.server.bridge import EventBridge
+from anchorline.server.caller import Caller, tenant_of
 from anchorline.server.log import call_line, ended_line, error_line, logger
 from anchorline.server.prepare import Prepare, PreparedCall
 from anchorline.server.responses import SHUTTING_DOWN, json_response
@@ -32,9 +33,9 @@ def generation_endpoint(state: ServerState, prepare: Prepare) -> Callable[[Reque
     """The route of one protocol."""
 
     async def endpoint(request: Request) -> Response:
-        received_seconds = state.monotonic()
+        caller = Caller(received_seconds=state.monotonic(), tenant=tenant_of(request))
         raw = await read_body(request, limits=state.config.limits)
-        call = await _while_connected(request, state.prepare(lambda: prepare(raw, state, received_seconds)))
+        call = await _while_connected(request, state.prepare(lambda: prepare(raw, state, caller)))
         request.scope["anchorline.id"] = call.request.id
         return GenerationResponse(state, call)
 
@@ -160,7 +161,10 @@ class GenerationResponse(Response):
 
     def _parse(self, events: list[ReplyEvent]) -> Iterator[ReplyEvent]:
         for event in events:
-            yield from self._call.parser.feed(event)
+            for found in self._call.parser.feed(event):
+                if self._call.recorder is not None:
+                    self._call.recorder.take(found)
+                yield found
 
     async def _send(self, send: Send, body: bytes, *, last: bool) -> None:
         if not self._started:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from typing import Any
 
 import msgspec
@@ -15,7 +14,7 @@ from anchorline.api.responses_reply import ResponsesWriter
 from anchorline.api.responses_request import Memory, ResponsesCall, parse_responses, responses_fields
 from anchorline.api.responses_store import StoredResponse
 from anchorline.errors import RequestError
-from anchorline.server.generate import generation_endpoint
+from anchorline.server.caller import Caller, tenant_of
 from anchorline.server.prepare import PreparedCall, prepare_chat_call
 from anchorline.server.responses import json_response
 from anchorline.server.state import ServerState
@@ -24,16 +23,9 @@ LISTED_ITEMS, MOST_LISTED_ITEMS = 20, 100
 """Input items on one page: when nothing is said, and at most."""
 
 
-def tenant_of(request: Request) -> bytes:
-    """Whose responses a client may see: a digest of the key that it presents, whether keys are asked for or not."""
-    scheme, _, token = request.headers.get("authorization", "").partition(" ")
-    key = token if scheme.lower() == "bearer" else request.headers.get("x-api-key", "")
-    return hashlib.sha256(key.encode("latin-1")).digest()  # headers are decoded as latin-1
-
-
-def prepare_response(raw: bytes, state: ServerState, received_seconds: float, *, tenant: bytes) -> PreparedCall:
+def prepare_response(raw: bytes, state: ServerState, caller: Caller) -> PreparedCall:
     """A response."""
-    memory = Memory(store=state.responses, tenant=tenant)
+    memory = Memory(store=state.responses, tenant=caller.tenant)
     call = parse_responses(raw, context=state.context, memory=memory, new_id=state.new_id)
 
     def writer(head: ReplyHead) -> ReplyWriter:
@@ -51,7 +43,7 @@ def prepare_response(raw: bytes, state: ServerState, received_seconds: float, *,
             state,
             id=f"resp_{state.new_id()}",
             writer=writer,
-            received_seconds=received_seconds,
+            caller=caller,
             field="input",
         )
 
@@ -74,14 +66,6 @@ class ResponseRoutes:
 
     def __init__(self, state: ServerState) -> None:
         self._state = state
-
-    async def create(self, request: Request) -> Response:
-        tenant = tenant_of(request)
-
-        def prepare(raw: bytes, state: ServerState, received_seconds: float) -> PreparedCall:
-            return prepare_response(raw, state, received_seconds, tenant=tenant)
-
-        return await generation_endpoint(self._state, prepare)(request)
 
     async def retrieve(self, request: Request) -> Response:
         stored = self._stored(request)

@@ -19,6 +19,8 @@ from anchorline.output.budget import ReasoningBudget
 from anchorline.output.format import CallMode, ReasoningTags, ReplyContext
 from anchorline.output.parser import PlainParser, ReplyParser
 from anchorline.output.unsplit import UnsplitReasoning
+from anchorline.prompt.turns import TurnRecorder
+from anchorline.server.caller import Caller
 from anchorline.server.state import BuiltPrompt, Prompts, ServerState
 
 PROMPT_END_CHARACTERS = 200
@@ -35,18 +37,18 @@ class PreparedCall:
     writer: ReplyWriter
     spelled: frozenset[str] = frozenset()
     """Texts of the control tokens that the parser needs."""
+    recorder: TurnRecorder | None = None
+    """Remembers the turns of the reply."""
 
 
-Prepare = Callable[[bytes, ServerState, float], PreparedCall]
-"""(body, state, received_seconds) to a call."""
+Prepare = Callable[[bytes, ServerState, Caller], PreparedCall]
+"""(body, state, caller) to a call."""
 
 
-def prepare_chat(raw: bytes, state: ServerState, received_seconds: float) -> PreparedCall:
+def prepare_chat(raw: bytes, state: ServerState, caller: Caller) -> PreparedCall:
     """A chat completion."""
     call = parse_chat(raw, context=state.context)
-    return prepare_chat_call(
-        call, state, id=f"chatcmpl-{state.new_id()}", writer=ChatWriter, received_seconds=received_seconds
-    )
+    return prepare_chat_call(call, state, id=f"chatcmpl-{state.new_id()}", writer=ChatWriter, caller=caller)
 
 
 def prepare_chat_call(
@@ -55,13 +57,13 @@ def prepare_chat_call(
     *,
     id: str,
     writer: Callable[[ReplyHead], ReplyWriter],
-    received_seconds: float,
+    caller: Caller,
     field: str = "messages",
 ) -> PreparedCall:
     """Render a chat request of any protocol; ``field`` is its name for the messages."""
-    built = build_chat(call.prompt, state.prompts)
+    built = build_chat(call.prompt, state.prompts, tenant=caller.tenant)
     head = _head(state, id, built, call.options)
-    request = _request(state, head, built, field=field, received_seconds=received_seconds)
+    request = _request(state, head, built, field=field, caller=caller)
     prompt_end = _prompt_end(call, built, state.reply_format.reasoning)
     return PreparedCall(
         request=replace(
@@ -73,10 +75,11 @@ def prepare_chat_call(
         parser=_parser(call, state, prompt_end=prompt_end),
         writer=writer(head),
         spelled=state.reply_format.spelled,
+        recorder=_recorder(call, state, tenant=caller.tenant),
     )
 
 
-def build_chat(prompt: ChatPrompt, prompts: Prompts) -> BuiltPrompt:
+def build_chat(prompt: ChatPrompt, prompts: Prompts, *, tenant: str) -> BuiltPrompt:
     """Render and tokenise. Raises RequestError naming the field that cannot be used."""
     return prompts.chat(
         prompt.messages,
@@ -85,6 +88,7 @@ def build_chat(prompt: ChatPrompt, prompts: Prompts) -> BuiltPrompt:
         template_kwargs=prompt.template_kwargs,
         effort=prompt.effort,
         continue_final=prompt.continue_final,
+        tenant=tenant,
     )
 
 
@@ -108,6 +112,13 @@ def _parser(call: ChatCall, state: ServerState, *, prompt_end: str) -> ReplyPars
     if call.split_reasoning or tags is None:
         return parser
     return UnsplitReasoning(parser, tags, opened=tags.opened_by(prompt_end))
+
+
+def _recorder(call: ChatCall, state: ServerState, *, tenant: str) -> TurnRecorder | None:
+    """A reply that goes on with a client's own text, or shows its reasoning as content, is no turn by itself."""
+    if state.turns is None or call.prompt.continue_final or not call.split_reasoning or not call.options.use_cache:
+        return None
+    return TurnRecorder(state.turns, state.tokenizer, tenant=tenant)
 
 
 def _reasoning_budget(call: ChatCall, state: ServerState, *, prompt_end: str) -> TokenForcer | None:
@@ -134,12 +145,12 @@ def _constraint(call: ChatCall, state: ServerState, *, prompt_end: str) -> Token
     return state.constraints.compile(call.constraint, reasoning=reasoning, call_tags=state.reply_format.call_tag)
 
 
-def prepare_completion(raw: bytes, state: ServerState, received_seconds: float) -> PreparedCall:
+def prepare_completion(raw: bytes, state: ServerState, caller: Caller) -> PreparedCall:
     """A text completion."""
     call = parse_completion(raw, context=state.context)
     built = state.prompts.tokens(call.tokens) if call.tokens is not None else state.prompts.text(call.text or "")
     head = _head(state, f"cmpl-{state.new_id()}", built, call.options)
-    request = _request(state, head, built, field="prompt", received_seconds=received_seconds)
+    request = _request(state, head, built, field="prompt", caller=caller)
     if call.constraint is not None:
         request = replace(request, constraint=state.constraints.compile(call.constraint))
     return PreparedCall(request=request, options=call.options, parser=PlainParser(), writer=CompletionWriter(head))
@@ -161,7 +172,7 @@ def _head(state: ServerState, request_id: str, built: BuiltPrompt, options: Call
 
 
 def _request(
-    state: ServerState, head: ReplyHead, built: BuiltPrompt, *, field: str, received_seconds: float
+    state: ServerState, head: ReplyHead, built: BuiltPrompt, *, field: str, caller: Caller
 ) -> GenerationRequest:
     options, prompt_tokens = head.options, head.prompt_tokens
     if prompt_tokens == 0:
@@ -177,5 +188,5 @@ def _request(
         choices=options.choices,
         logprobs=options.logprobs,
         use_cache=options.use_cache,
-        received_seconds=received_seconds,
+        received_seconds=caller.received_seconds,
     )

@@ -19,6 +19,7 @@ from anchorline.api.tokens import (
 )
 from anchorline.metrics.metrics import CONTENT_TYPE
 from anchorline.server.body import read_body
+from anchorline.server.caller import tenant_of
 from anchorline.server.prepare import build_chat
 from anchorline.server.responses import error_response, json_response
 from anchorline.server.state import ServerState
@@ -71,7 +72,7 @@ class Routes:
 
     async def apply_template(self, request: Request) -> Response:
         raw = await self._body(request)
-        return json_response(await self._state.prepare(lambda: self._apply_template(raw)))
+        return json_response(await self._state.prepare(lambda: self._apply_template(raw, tenant_of(request))))
 
     async def _body(self, request: Request) -> bytes:
         return await read_body(request, limits=self._state.config.limits)
@@ -104,9 +105,9 @@ class Routes:
         tokenizer = self._state.tokenizer
         return detokenize_reply(parse_detokenize(raw, vocab_size=tokenizer.vocab_size), tokenizer=tokenizer)
 
-    def _apply_template(self, raw: bytes) -> dict[str, Any]:
+    def _apply_template(self, raw: bytes, tenant: str) -> dict[str, Any]:
         prompt, return_tokens = parse_apply_template(raw, limits=self._state.config.limits)
-        built = build_chat(prompt, self._state.prompts)
+        built = build_chat(prompt, self._state.prompts, tenant=tenant)
         reply: dict[str, Any] = {"prompt": built.text}
         if return_tokens:
             reply["tokens"] = built.prompt.tokens.tolist()

@@ -22,6 +22,7 @@ from anchorline.llama.interface import SamplingParams, Tokenizer
 from anchorline.metrics.metrics import Metrics
 from anchorline.output.format import ReplyFormat
 from anchorline.prompt.bounds import Budget, bounded
+from anchorline.prompt.turns import TurnMemo
 from anchorline.server.workers import Workers
 
 T = TypeVar("T")
@@ -57,6 +58,7 @@ class Prompts(Protocol):
         template_kwargs: Mapping[str, Any] | None = None,
         effort: str | None = None,
         continue_final: bool = False,
+        tenant: str = "",
     ) -> BuiltPrompt: ...
 
     def text(self, text: str) -> BuiltPrompt: ...
@@ -118,6 +120,8 @@ class ServerState:
     workers: Workers
     reply_format: ReplyFormat
     """How the model writes reasoning and tool calls."""
+    turns: TurnMemo | None
+    """Generated turns that ``prompts`` knows again; None where every prompt is a function of its request."""
     responses: ResponseStore
     """Responses that clients may come back to."""
     wall_clock: Callable[[], float] = time.time
