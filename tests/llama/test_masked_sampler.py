@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from anchorline.errors import ConstraintFailure
 from anchorline.llama.interface import SamplingParams, TokenArray, TokenMask
 from anchorline.llama.model import Model
 from anchorline.llama.runtime import LlamaRuntime
@@ -30,6 +31,7 @@ EVERY_SAMPLER = {
     "xtc": replace(FREE, xtc_probability=1.0, xtc_threshold=0.01),
     "mirostat": replace(FREE, mirostat=1),
     "mirostat 2": replace(FREE, mirostat=2),
+    "typical": replace(FREE, typical_p=0.5),
     "penalties": replace(FREE, repeat_penalty=1.5, presence_penalty=1.0, dry_multiplier=2.0),
     "bias": replace(FREE, logit_bias=((20, -math.inf), (40, 3.0))),
     "all forbidden": replace(FREE, logit_bias=tuple((token, -math.inf) for token in range(VOCAB_SIZE))),
@@ -49,6 +51,12 @@ class ListedMask:
 
     def accept(self, token: int) -> None:
         self.accepted.append(token)
+
+
+class StrictMask(ListedMask):
+    def accept(self, token: int) -> None:
+        if token not in self._allowed:
+            raise ConstraintFailure("not allowed")
 
 
 @pytest.fixture
@@ -72,6 +80,38 @@ def test_only_what_is_allowed_is_drawn(
     drawn = draw(runtime, params, mask)
     assert set(drawn) <= set(allowed)
     assert mask.accepted == drawn
+    assert np.array_equal(logits(runtime, LAST), decoded)
+
+
+@pytest.mark.parametrize("name", [name for name in EVERY_SAMPLER if "all forbidden" not in name])
+def test_many_allowed_tokens_are_chosen_from_as_few_are(runtime: LlamaRuntime, decoded: Logits, name: str) -> None:
+    """Without the likeliest tokens, which every chain would draw otherwise."""
+    allowed = np.sort(np.argsort(-decoded)[40:]).astype(np.int32).tolist()
+    mask = ListedMask(allowed)
+    drawn = draw(runtime, EVERY_SAMPLER[name], mask, 60)
+    assert set(drawn) <= set(allowed)
+    assert mask.accepted == drawn
+    assert np.array_equal(logits(runtime, LAST), decoded)
+
+
+def test_typical_sampling_goes_by_the_allowed_tokens_alone(runtime: LlamaRuntime, decoded: Logits) -> None:
+    """0 times the logarithm of 0, which llama.cpp would sum up for tokens with logits of -inf, is no number."""
+    allowed = np.argsort(-decoded)[40:]
+    logs = decoded[allowed].astype(np.float64)
+    logs -= np.logaddexp.reduce(logs)
+    chances = np.exp(logs)
+    order = np.argsort(np.abs(-logs + (chances * logs).sum()))
+    typical = allowed[order[: int((chances[order].cumsum() < 0.3).sum()) + 1]]
+    params = replace(FREE, typical_p=0.3)
+    assert set(draw(runtime, params, ListedMask(allowed.tolist()), 60)) <= set(typical.tolist())
+
+
+def test_a_choice_that_is_not_allowed_is_an_error_and_not_taken(runtime: LlamaRuntime, decoded: Logits) -> None:
+    """All that is allowed is forbidden by the client, so that nothing is left to choose from."""
+    mask = StrictMask(range(200, VOCAB_SIZE))
+    forbidding = replace(GREEDY, logit_bias=tuple((token, -math.inf) for token in range(200, VOCAB_SIZE)))
+    with pytest.raises(ConstraintFailure):
+        draw(runtime, forbidding, mask, 1)
     assert np.array_equal(logits(runtime, LAST), decoded)
 
 

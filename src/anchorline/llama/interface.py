@@ -122,7 +122,7 @@ class TokenMask(Protocol):
     """What may come next in one choice whose text is constrained. Keeps state; for the engine thread alone."""
 
     def allowed(self) -> TokenArray:
-        """Ascending ids, at least one, of which the next token has to be one.
+        """Ascending ids, at least one, of which the next token has to be one; never changed afterwards.
 
         End-of-generation ids are among them once the text may end, and alone when nothing else can follow.
         Raises ConstraintFailure.

@@ -134,7 +134,13 @@ class LlamaRuntime:
         )
         if mask is None:
             return LlamaSampler(chain, self._context)
-        return MaskedSampler(chain, self._context, mask=mask, candidates=self._candidates)
+        return MaskedSampler(
+            chain,
+            self._context,
+            mask=mask,
+            candidates=self._candidates,
+            takes_infinity=params.typical_p >= 1,  # it multiplies probabilities by their logarithms
+        )
 
     @cached_property
     def _candidates(self) -> Candidates:

@@ -21,6 +21,7 @@ _MIN_KEEP = 0
 _MIROSTAT_CANDIDATES = 100
 _ARGMAX_ROUNDS = 64
 _MAX_SEED = 0xFFFFFFFF
+_NO_TOKENS: TokenArray = np.empty(0, np.int32)
 
 
 class LlamaSampler:
@@ -77,21 +78,32 @@ class Candidates:
 
 
 class MaskedSampler(LlamaSampler):
-    """A chain that gets to see only the tokens that a mask allows.
+    """A chain that gets to choose only among the tokens that a mask allows.
 
-    The context's logits stay as they are: further choices and log-probabilities are read from them.
+    Afterwards the context's logits are as they were: further choices and log-probabilities are read from them.
     """
 
-    __slots__ = ("_candidates", "_mask")
+    __slots__ = ("_allowed", "_candidates", "_denied", "_few", "_mask")
 
-    def __init__(self, chain: Any, context: Any, *, mask: TokenMask, candidates: Candidates) -> None:
+    def __init__(
+        self, chain: Any, context: Any, *, mask: TokenMask, candidates: Candidates, takes_infinity: bool
+    ) -> None:
+        """``takes_infinity`` says that no part of ``chain`` goes wrong over logits of -inf."""
         super().__init__(chain, context)
         self._mask = mask
         self._candidates = candidates
+        self._few = candidates.vocab_size // 4 if takes_infinity else candidates.vocab_size
+        self._allowed: TokenArray = _NO_TOKENS
+        self._denied: TokenArray = _NO_TOKENS
+        """The tokens not in ``_allowed``."""
 
     def sample(self, output_index: int) -> int:
         assert self._chain is not None, "the sampler is closed"
         allowed = self._mask.allowed()
+        if allowed.size > self._few:
+            token = self._sample_most(output_index, allowed)
+            self._mask.accept(token)
+            return token
         if allowed.size == 1:
             token = int(allowed[0])
         else:
@@ -103,6 +115,20 @@ class MaskedSampler(LlamaSampler):
     def accept(self, token: int) -> None:
         self._mask.accept(token)
         super().accept(token)
+
+    def _sample_most(self, output_index: int, allowed: TokenArray) -> int:
+        """As ``Candidates.choose``, quicker where few are denied: their logits are -inf for as long as it takes."""
+        if allowed is not self._allowed:
+            others = np.ones(self._candidates.vocab_size, np.bool_)
+            others[allowed] = False
+            self._allowed, self._denied = allowed, np.flatnonzero(others).astype(np.int32)
+        logits = read_logits(self._context, output_index, self._candidates.vocab_size)
+        kept = logits.take(self._denied)
+        logits[self._denied] = -np.inf
+        try:
+            return super().sample(output_index)
+        finally:
+            logits[self._denied] = kept
 
 
 def build_chain(
@@ -264,4 +290,6 @@ def read_logits(context: Any, output_index: int, vocab_size: int) -> npt.NDArray
     pointer = api.llama_get_logits_ith(context, output_index)
     if not pointer:
         raise BackendFailure(f"llama.cpp has no logits at batch index {output_index}")
-    return np.ctypeslib.as_array(pointer, shape=(vocab_size,))
+    # np.ctypeslib.as_array does the same in 60 µs (measured).
+    memory: Any = (ctypes.c_float * vocab_size).from_address(ctypes.addressof(pointer.contents))
+    return np.frombuffer(memory, np.float32)
