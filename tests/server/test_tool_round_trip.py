@@ -229,11 +229,11 @@ def test_a_call_that_comes_back_rewritten_is_restored_to_its_end(client: OpenAI,
 
 
 def test_a_call_that_comes_back_with_other_arguments_is_read_anew(client: OpenAI, live: Live) -> None:
-    known, message = first_call(client, live, SPACED)
-    assert len(live.ids(ASKED)) <= restored(client, rewritten(message, '{"path":"b.txt"}')) < len(known)
+    known, message = first_call(client, live, SPACED.replace("a.txt", "first.txt"))
+    assert len(live.ids(ASKED)) <= restored(client, rewritten(message, '{"path":"other.txt"}')) < len(known)
 
 
 def test_a_call_belongs_to_the_key_that_it_was_made_for(client: OpenAI, live: Live) -> None:
-    known, message = first_call(client, live, SPACED, key="mine")
+    known, message = first_call(client, live, SPACED.replace("a.txt", "mine.txt"), key="mine")
     assert len(live.ids(ASKED)) <= restored(client, message, key="other") < len(known)
     assert restored(client, message, key="mine") == len(known)
