@@ -271,7 +271,7 @@ def test_usage_tells_what_lies_before_the_last_breakpoint(
 
 def test_a_stream_opens_with_what_is_known_of_the_prompt() -> None:
     waiting, running = writer(), writer()
-    running.admitted(dataclasses.replace(REPORT, generated_tokens=0))
+    running.admitted(dataclasses.replace(REPORT, prefilled_tokens=0, generated_tokens=0))
     opening = [parsed(written.ping())[0]["message"]["usage"] for written in (waiting, running)]
     assert opening == [
         {

@@ -195,7 +195,7 @@ def usage_of(report: CallReport, *, generated_tokens: int, cached_tokens: int) -
     kept = min(cached_tokens, report.prompt_tokens - 1) - report.restored_tokens
     created = 0 if report.miss is MissReason.OFF else max(0, kept)
     return Usage(
-        input_tokens=report.prefilled_tokens - created,
+        input_tokens=report.prompt_tokens - report.restored_tokens - created,
         cache_creation_input_tokens=created,
         cache_read_input_tokens=report.restored_tokens,
         output_tokens=generated_tokens,
