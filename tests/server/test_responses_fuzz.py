@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Iterator
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anchorline.api.responses_request import ResponsesBody
-from tests.server.support import Site
-from tests.server.test_fuzz import JSON, bodies, check, here, loop
+from tests.server.support import Site, site
+from tests.server.test_fuzz import JSON, bodies, check, loop
 
-__all__ = ["here", "loop"]
+__all__ = ["loop"]
 
 PATH = "/v1/responses"
 TEXT = st.text(max_size=8)
@@ -94,6 +96,13 @@ PLAUSIBLE: dict[str, st.SearchStrategy[Any]] = {
     "store": st.booleans() | JSON,
     "max_output_tokens": st.integers(-2, 2**70) | JSON,
 }
+
+
+@pytest.fixture(scope="module")
+def here() -> Iterator[Site]:
+    with site() as running:
+        running.engine.script.reply = b"(a)b[look|{}][odd|1"
+        yield running
 
 
 @settings(max_examples=150, deadline=None)
