@@ -37,6 +37,14 @@ def test_llama_model(test_models: Callable[[str], Model]) -> Model:
 
 
 @pytest.fixture(scope="session")
+def spelling_model() -> Iterator[Model]:
+    """``test:llama`` with the vocabulary that spells any text."""
+    model = load_model(ModelConfig(model="test:llama", test_spelling=True))
+    yield model
+    model.close()
+
+
+@pytest.fixture(scope="session")
 def test_llama_path(test_llama_model: Model, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """``test:llama`` saved to a file of under a megabyte."""
     path = tmp_path_factory.mktemp("models") / "small.gguf"

@@ -137,6 +137,8 @@ class ModelConfig:
         32768, "--test-context", "Training context of a test:ARCH model, at most 131072.", minimum=256, maximum=131072
     )
     test_seed: int = setting(0, "--test-seed", "Seed of a test:ARCH model's random weights.", minimum=0)
+    test_spelling: bool = False
+    """Whether a test:ARCH model has the vocabulary that spells any text; so with --script."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

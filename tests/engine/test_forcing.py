@@ -15,7 +15,7 @@ from anchorline.cache.prompt import Prompt
 from anchorline.engine.request import FinishReason, GenerationRequest, PlanKind
 from anchorline.llama.interface import SamplingParams, TokenArray
 from anchorline.llama.model import Model
-from anchorline.llama.testmodel import VOCAB_SIZE
+from anchorline.llama.testvocabulary import VOCAB_SIZE
 from tests.engine.exact import engine_on
 from tests.engine.harness import Harness, make_prompt
 from tests.support.consumer import Recorder

@@ -93,6 +93,15 @@ def test_the_prefix_decides_the_next_token(architecture: str, test_models: Calla
     assert np.abs(first - second).max() > 0.001
 
 
+def test_both_vocabularies_fit_the_same_weights(test_llama_model: Model, spelling_model: Model) -> None:
+    results = []
+    for model in (test_llama_model, spelling_model):
+        runtime = make_runtime(model, context_tokens=256)
+        results.append(feed(runtime, random_tokens(50), start=0))
+        runtime.close()
+    assert np.array_equal(results[0], results[1])
+
+
 def test_a_saved_model_is_the_same_model(test_llama_model: Model, tmp_path: Path) -> None:
     path = tmp_path / "saved.gguf"
     testmodel.save(test_llama_model.handle, path)

@@ -127,6 +127,23 @@ def test_the_hashing_test_vocabulary_gives_no_control_ids(test_llama_model: Mode
     assert (tokenizer.bos, tokenizer.eos, tokenizer.adds_bos) == (None, 511, False)
 
 
+@given(text=st.text(max_size=200) | st.text(alphabet=' etin":{}<|_>ms\n'))
+def test_the_spelling_test_vocabulary_spells_any_text(spelling_model: Model, text: str) -> None:
+    tokenizer = spelling_model.tokenizer
+    ids = tokenizer.tokenize(text)
+    assert tokenizer.detokenize(ids) == text.encode()
+    assert not set(ids.tolist()) & set(tokenizer.control_tokens.values())
+
+
+def test_the_spelling_test_vocabulary_joins_pairs_and_keeps_the_control_tokens(spelling_model: Model) -> None:
+    tokenizer = spelling_model.tokenizer
+    ids = tokenizer.tokenize('{"type": "string", "description": "The name of the object"}')
+    assert ids.size < 20
+    assert tokenizer.control_tokens == {"<|endoftext|>": 509, "<|im_start|>": 510, "<|im_end|>": 511}
+    assert (tokenizer.bos, tokenizer.eos, tokenizer.adds_bos) == (509, 511, False)
+    assert tokenizer.end_of_generation == {509, 511}
+
+
 @pytest.fixture(scope="module")
 def spm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LlamaTokenizer]:
     """A SentencePiece vocabulary with byte fallback, a control and a user-defined token."""

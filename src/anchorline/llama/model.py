@@ -109,6 +109,7 @@ def _load_test_model(config: ModelConfig) -> Model:
         config.model.removeprefix(TEST_PREFIX),
         context_tokens=config.test_context,
         seed=config.test_seed,
+        spelling=config.test_spelling,
         params=native.struct,
     )
     return _finish(built.handle, config, name=config.model, native=native, built=built)

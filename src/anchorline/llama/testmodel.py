@@ -1,14 +1,14 @@
 """``test:ARCH``: small random-weight models built in memory, for real KV mechanics in milliseconds.
 
-The tokenizer is llama.cpp's ``test`` one: five bytes of text hash to one id, ids read back as hex.
-Weights are a function of the seed and the tensor's name alone. A new architecture is one more
-entry in ``testarchitectures``.
+Weights are a function of the seed and the tensor's name alone. A new architecture is one more entry
+in ``testarchitectures``; what the tokens are is in ``testvocabulary``.
 """
 
 from __future__ import annotations
 
 import ctypes
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,12 +20,17 @@ from anchorline.errors import ConfigError, ModelError
 from anchorline.llama import library
 from anchorline.llama.library import api
 from anchorline.llama.testarchitectures import ARCHITECTURES, TestArchitecture, Value
+from anchorline.llama.testvocabulary import (
+    BEGINNING,
+    CONTROL_TOKENS,
+    END_OF_TURN,
+    HASHING_WORDS,
+    MERGES,
+    SPELLING_WORDS,
+    VOCAB_SIZE,
+)
 
 MAX_CONTEXT = 131072
-VOCAB_SIZE = 512
-CONTROL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
-"""The last ids of the vocabulary, in this order."""
-END_OF_TURN = "<|im_end|>"
 
 _NORMAL, _CONTROL = 1, 3
 _GAINS = {
@@ -66,8 +71,10 @@ class BuiltModel:
     size_bytes: int
 
 
-def build(architecture: str, *, context_tokens: int, seed: int, params: Any = None) -> BuiltModel:
-    """Build the model, under ``params`` if llama_model_params are given.
+def build(
+    architecture: str, *, context_tokens: int, seed: int, spelling: bool = False, params: Any = None
+) -> BuiltModel:
+    """Build the model, under ``params`` if llama_model_params are given; ``spelling`` chooses that vocabulary.
 
     Raises ConfigError for an unknown architecture or a context over MAX_CONTEXT, ModelError when
     llama.cpp refuses the model.
@@ -82,7 +89,7 @@ def build(architecture: str, *, context_tokens: int, seed: int, params: Any = No
     metadata = library.gguf_init_empty()
     try:
         _set_hyperparameters(metadata, architecture, shape, context_tokens)
-        _set_vocabulary(metadata)
+        _set_vocabulary(metadata, spelling=spelling)
         sizes: dict[str, tuple[int, int]] = {}
         fill = _filler(seed, sizes)
         params = api.llama_model_default_params() if params is None else params
@@ -127,12 +134,15 @@ def _set_hyperparameters(metadata: Any, architecture: str, shape: TestArchitectu
         _set(metadata, f"{native_name}.{key}", value)
 
 
-def _set_vocabulary(metadata: Any) -> None:
-    words = [f"word{token}" for token in range(VOCAB_SIZE - len(CONTROL_TOKENS))] + list(CONTROL_TOKENS)
+def _set_vocabulary(metadata: Any, *, spelling: bool) -> None:
+    words = SPELLING_WORDS if spelling else HASHING_WORDS
     types = [_NORMAL] * (VOCAB_SIZE - len(CONTROL_TOKENS)) + [_CONTROL] * len(CONTROL_TOKENS)
-    _set(metadata, "tokenizer.ggml.model", "test")
-    array = (ctypes.c_char_p * VOCAB_SIZE)(*[word.encode() for word in words])
-    library.gguf_set_arr_str(metadata, b"tokenizer.ggml.tokens", array, VOCAB_SIZE)
+    _set(metadata, "tokenizer.ggml.model", "gpt2" if spelling else "test")
+    if spelling:
+        _set(metadata, "tokenizer.ggml.pre", "gpt-2")
+        _set(metadata, "tokenizer.ggml.bos_token_id", words.index(BEGINNING))  # else it is the id that GPT-2 has
+        _set_texts(metadata, "tokenizer.ggml.merges", MERGES)
+    _set_texts(metadata, "tokenizer.ggml.tokens", words)
     _set_array(metadata, "tokenizer.ggml.scores", np.zeros(VOCAB_SIZE, np.float32), library.GGUF_TYPE_FLOAT32)
     _set_array(metadata, "tokenizer.ggml.token_type", np.array(types, np.int32), library.GGUF_TYPE_INT32)
     _set(metadata, "tokenizer.ggml.eos_token_id", words.index(END_OF_TURN))
@@ -154,6 +164,11 @@ def _set(metadata: Any, key: str, value: Value) -> None:
             _set_array(metadata, key, np.array(value, np.bool_), library.GGUF_TYPE_BOOL)
         case _:
             _set_array(metadata, key, np.array(value, np.uint32), library.GGUF_TYPE_UINT32)
+
+
+def _set_texts(metadata: Any, key: str, texts: Sequence[str]) -> None:
+    array = (ctypes.c_char_p * len(texts))(*[text.encode() for text in texts])
+    library.gguf_set_arr_str(metadata, key.encode(), array, len(texts))
 
 
 def _set_array(metadata: Any, key: str, values: npt.NDArray[Any], kind: int) -> None:
