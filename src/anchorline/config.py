@@ -395,6 +395,9 @@ class ServerConfig:
         "--tool-format",
         "How the model writes reasoning and tool calls; found from the chat template when not given.",
     )
+    script: str | None = setting(
+        None, "--script", "Let a test:ARCH model answer chat calls with the replies in this file (docs/script.md)."
+    )
     model_alias: str | None = setting(None, "--alias", "Name under which the model is listed.", aliases=("-a",))
     shutdown_seconds: float = setting(
         10.0,

@@ -107,6 +107,7 @@ def test_a_truncated_model_is_refused_in_one_line(tiny_smollm2_path: Path, tmp_p
     [
         (("--host", "0.0.0.0"), "--api-key"),
         (("--chat-template", "no-such-template"), "--chat-template"),
+        (("--script", "no-such-script"), "--script: no-such-script cannot be read"),
         (("--ctx", "16777216", "--cache-type-k", "f32", "--cache-type-v", "f32"), "--ctx"),
         (("--tool-format", "no-such-format"), "--tool-format"),
         (("--model", "test:mamba2"), "--model"),
@@ -118,6 +119,12 @@ def test_an_unusable_setting_is_named(arguments: Sequence[str], named: str) -> N
     assert code == 2
     assert named in said
     assert "Traceback" not in said
+
+
+def test_only_test_models_follow_a_script() -> None:
+    code, said = refuse("smollm2", "--script", "replies.jsonl")
+    assert code == 2
+    assert "--script needs a test:ARCH model, not smollm2" in said
 
 
 ENDLESS = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"

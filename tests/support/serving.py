@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -13,6 +13,7 @@ from anchorline.engine.engine import Engine
 from anchorline.llama.model import Model
 from anchorline.llama.runtime import LlamaRuntime
 from anchorline.prompt.select import select_template, template_tokens
+from anchorline.script.rules import Rule
 from anchorline.server.app import build_app
 from anchorline.server.state import ServerState
 from tests.server.support import listening
@@ -31,6 +32,7 @@ def serving(
     *,
     context_tokens: int = 8192,
     server: ServerConfig | None = None,
+    rules: Sequence[Rule] | None = None,
     adapt: Callable[[ServerState], ServerState] = lambda state: state,
 ) -> Iterator[LiveServer]:
     """A live server on ``model``; it computes on one thread and ends with the block.
@@ -49,7 +51,7 @@ def serving(
     engine.start()
     try:
         reply_format = reply_format_of(settings.server, selected, model.tokenizer)
-        state = state_of(settings, model, selected, engine, reply_format=reply_format)
+        state = state_of(settings, model, selected, engine, reply_format=reply_format, rules=rules)
         with listening(build_app(adapt(state)), settings.server) as url:
             yield LiveServer(url, engine)
     finally:

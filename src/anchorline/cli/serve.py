@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import signal
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -29,8 +30,9 @@ from anchorline.constraint.vocabulary import Vocabulary
 from anchorline.engine.engine import Engine
 from anchorline.errors import ConfigError
 from anchorline.llama.interface import Tokenizer
-from anchorline.llama.model import Model, load_model
+from anchorline.llama.model import TEST_PREFIX, Model, load_model
 from anchorline.llama.runtime import LlamaRuntime
+from anchorline.llama.tokenizer import LlamaTokenizer
 from anchorline.metrics.metrics import Metrics
 from anchorline.output.format import ReplyFormat
 from anchorline.output.formats import FORMATS, detect_format
@@ -38,6 +40,8 @@ from anchorline.prompt.bounds import Budget, bounded
 from anchorline.prompt.builder import PromptBuilder
 from anchorline.prompt.select import SelectedTemplate, select_template, template_tokens
 from anchorline.prompt.turns import TurnMemo
+from anchorline.script.rules import Rule, read_rules
+from anchorline.script.script import Script
 from anchorline.server.app import build_app
 from anchorline.server.serve import open_socket, url_of
 from anchorline.server.serve import serve as serve_app
@@ -99,8 +103,13 @@ def settings_from(values: dict[str, Any]) -> Settings:
     engine.validate()
     server = build(ServerConfig, values)
     server.validate()
+    model = build(ModelConfig, values)
+    if server.script is not None:
+        if not model.model.startswith(TEST_PREFIX):
+            raise ConfigError(f"--script needs a {TEST_PREFIX}ARCH model, not {model.model}")
+        model = replace(model, test_spelling=True)
     return Settings(
-        model=build(ModelConfig, values),
+        model=model,
         context=build(ContextConfig, values),
         engine=engine,
         server=server,
@@ -112,6 +121,7 @@ def run(settings: Settings) -> None:
 
     While it loads, a signal ends the process as it ends any other.
     """
+    rules = None if settings.server.script is None else read_rules(settings.server.script)
     handle_with(signal.SIG_DFL)  # Python's own handler would wait for llama.cpp to have loaded
     machine.allow_open_files(connections=settings.server.limits.connections)
     warn_of_large_cache(settings.engine, ram_bytes=machine.total_ram_bytes())
@@ -129,7 +139,7 @@ def run(settings: Settings) -> None:
         engine = Engine(runtime, settings.engine, clock=time.monotonic, read_memory=machine.read_memory)
         engine.start()
         loaded.pop_all()  # from here on nothing may be freed before the engine's thread has ended
-        state = state_of(settings, model, selected, engine, reply_format=reply_format)
+        state = state_of(settings, model, selected, engine, reply_format=reply_format, rules=rules)
         facts = facts_of(settings, model, selected, engine, reply_format=reply_format, url=url_of(listener))
         try:
             serve_app(build_app(state), settings.server, listener=listener, ready=lambda: announce(facts))
@@ -177,25 +187,32 @@ def turn_memo(settings: Settings) -> TurnMemo | None:
 
 
 def state_of(
-    settings: Settings, model: Model, selected: SelectedTemplate, engine: Engine, *, reply_format: ReplyFormat
+    settings: Settings,
+    model: Model,
+    selected: SelectedTemplate,
+    engine: Engine,
+    *,
+    reply_format: ReplyFormat,
+    rules: Sequence[Rule] | None = None,
 ) -> ServerState:
-    """What the routes work with."""
+    """What the routes work with; ``rules`` are those of --script."""
     metrics = Metrics()
     metrics.watch_engine(engine.stats)
     tokenizer = model.tokenizer
     tokens = template_tokens(tokenizer)
     turns = turn_memo(settings)
+    prompts = PromptBuilder(
+        tokenizer,
+        selected,
+        clock=datetime.now,
+        all_cuts=settings.engine.exact,
+        reply_format=reply_format,
+        turns=turns,
+    )
     return ServerState(
         config=settings.server,
         engine=engine,
-        prompts=PromptBuilder(
-            tokenizer,
-            selected,
-            clock=datetime.now,
-            all_cuts=settings.engine.exact,
-            reply_format=reply_format,
-            turns=turns,
-        ),
+        prompts=prompts,
         tokenizer=tokenizer,
         served=Served(
             name=settings.server.model_alias or model.info.name,
@@ -217,7 +234,13 @@ def state_of(
         responses=ResponseStore(
             entries=settings.server.limits.stored_responses, size_bytes=settings.server.limits.stored_bytes
         ),
+        script=None if rules is None else _script(rules, prompts, tokenizer),
     )
+
+
+def _script(rules: Sequence[Rule], prompts: PromptBuilder, tokenizer: LlamaTokenizer) -> Script:
+    assert tokenizer.eos is not None, "test models have one"
+    return Script(rules, prompts, end=tokenizer.eos, end_of_generation=tokenizer.end_of_generation)
 
 
 def facts_of(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -32,7 +33,7 @@ from anchorline.prompt.probe import Capabilities
 from anchorline.prompt.select import SelectedTemplate, template_tokens
 from anchorline.prompt.splice import NO_SPLICES, Splicer, Splices
 from anchorline.prompt.template import RESERVED_KWARGS, ChatTemplate, Clock
-from anchorline.prompt.tokenise import PromptTokenizer, TokenizedText
+from anchorline.prompt.tokenise import PromptTokenizer, TokenizedText, common_characters
 from anchorline.prompt.turns import GeneratedTurn, TurnMemo
 
 PINNED_SYSTEM_TOKENS = 256
@@ -40,6 +41,7 @@ PINNED_SYSTEM_TOKENS = 256
 
 _KIMI_CALL = "<|tool_call_argument_begin|>"
 """What a template writes that begins a call with its id, ``functions.NAME:COUNT``."""
+_QUESTION = {"role": "user", "content": "?"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,6 +237,29 @@ class PromptBuilder:
         request = self._request(messages, tools, template_kwargs)
         text = request.render(request.guarded.messages, add_generation_prompt=add_generation_prompt)
         return text.replace(request.guarded.guard, "")
+
+    def turn(
+        self,
+        message: Mapping[str, Any],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        template_kwargs: Mapping[str, Any] | None = None,
+        effort: str | None = None,
+    ) -> TokenArray:
+        """Ids of what a model has to generate behind the generation prompt to say an assistant message.
+
+        The end of the turn is among them, and whatever the template writes behind it. Raises
+        RequestError as ``chat`` does.
+        """
+        request = self._request([_QUESTION, message], tools, template_kwargs, effort=effort)
+        question, guard = request.guarded.messages[:1], request.guarded.guard
+        whole = request.render(request.guarded.messages)
+        start = common_characters(request.render(question, add_generation_prompt=True), whole)
+        tokenized = self.tokenizer.tokenize(whole, guard)
+        last = bisect_right(tokenized.starts, start) - 1
+        if last >= 0 and start < tokenized.ends[last]:  # two control tokens may begin alike
+            start = tokenized.starts[last]
+        return self.tokenizer.tokenize(whole[start:], guard).tokens
 
     def text(self, text: str) -> BuiltPrompt:
         """A raw prompt: control-token texts in it are control tokens, BOS is added where the model wants it."""

@@ -21,6 +21,7 @@ from anchorline.output.parser import PlainParser, ReplyParser
 from anchorline.output.unsplit import UnsplitReasoning
 from anchorline.prompt.turns import TurnRecorder
 from anchorline.server.caller import Caller
+from anchorline.script.script import Script
 from anchorline.server.state import BuiltPrompt, Prompts, ServerState
 
 PROMPT_END_CHARACTERS = 200
@@ -66,11 +67,7 @@ def prepare_chat_call(
     request = _request(state, head, built, field=field, caller=caller)
     prompt_end = _prompt_end(call, built, state.reply_format.reasoning)
     return PreparedCall(
-        request=replace(
-            request,
-            forcer=_reasoning_budget(call, state, prompt_end=prompt_end),
-            constraint=_constraint(call, state, prompt_end=prompt_end),
-        ),
+        request=_steered(request, call, state, prompt_end=prompt_end),
         options=call.options,
         parser=_parser(call, state, prompt_end=prompt_end),
         writer=writer(head),
@@ -121,6 +118,17 @@ def _recorder(call: ChatCall, state: ServerState, *, tenant: str) -> TurnRecorde
     return TurnRecorder(state.turns, state.tokenizer, tenant=tenant)
 
 
+def _steered(request: GenerationRequest, call: ChatCall, state: ServerState, *, prompt_end: str) -> GenerationRequest:
+    """The request with what has a say in its tokens: a script that has them all, else a budget and a constraint."""
+    if state.script is not None:
+        return replace(request, forcer=_scripted(state.script, call.prompt))
+    return replace(
+        request,
+        forcer=_reasoning_budget(call, state, prompt_end=prompt_end),
+        constraint=_constraint(call, state, prompt_end=prompt_end),
+    )
+
+
 def _reasoning_budget(call: ChatCall, state: ServerState, *, prompt_end: str) -> TokenForcer | None:
     tags, budget_tokens = state.reply_format.reasoning, call.reasoning_budget_tokens
     if tags is None or budget_tokens is None:
@@ -143,6 +151,12 @@ def _constraint(call: ChatCall, state: ServerState, *, prompt_end: str) -> Token
     if tags is not None and (tags.opened_by(prompt_end) or tags.end in state.served.chat_template):
         reasoning = Reasoning(tags=tags, opened=tags.opened_by(prompt_end))
     return state.constraints.compile(call.constraint, reasoning=reasoning, call_tags=state.reply_format.call_tag)
+
+
+def _scripted(script: Script, prompt: ChatPrompt) -> TokenForcer:
+    return script.answer(
+        prompt.messages, tools=prompt.tools, template_kwargs=prompt.template_kwargs, effort=prompt.effort
+    )
 
 
 def prepare_completion(raw: bytes, state: ServerState, caller: Caller) -> PreparedCall:

@@ -23,6 +23,7 @@ from anchorline.metrics.metrics import Metrics
 from anchorline.output.format import ReplyFormat
 from anchorline.prompt.bounds import Budget, bounded
 from anchorline.prompt.turns import TurnMemo
+from anchorline.script.script import Script
 from anchorline.server.workers import Workers
 
 T = TypeVar("T")
@@ -124,6 +125,8 @@ class ServerState:
     """Generated turns that ``prompts`` knows again; None where every prompt is a function of its request."""
     responses: ResponseStore
     """Responses that clients may come back to."""
+    script: Script | None = None
+    """Answers every chat call, when there is one."""
     wall_clock: Callable[[], float] = time.time
     monotonic: Callable[[], float] = time.monotonic
     new_id: Callable[[], str] = _new_id
