@@ -36,6 +36,7 @@ def tool_rules() -> list[dict[str, Any]]:
         {
             "match": {"tools": True, "contains": question, "results": False},
             "reply": {"content": f"I run the {text} one.", "tool_calls": [shell_calls(text)]},
+            "repeat": True,  # agents ask again when they find the server slow
         }
         for question, text in rounds
     ]
