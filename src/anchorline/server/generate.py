@@ -189,5 +189,7 @@ class GenerationResponse(Response):
 
     def _account_cancelled(self) -> None:
         """The server ends before the engine can say what the call did."""
+        if self._accounted:
+            return
         self._accounted = True
         logger.info(ended_line(self._call.request.id, status="cancelled", report=None))
