@@ -20,8 +20,8 @@ from anchorline.output.format import CallMode, ReasoningTags, ReplyContext
 from anchorline.output.parser import PlainParser, ReplyParser
 from anchorline.output.unsplit import UnsplitReasoning
 from anchorline.prompt.turns import TurnRecorder
-from anchorline.server.caller import Caller
 from anchorline.script.script import Script
+from anchorline.server.caller import Caller
 from anchorline.server.state import BuiltPrompt, Prompts, ServerState
 
 PROMPT_END_CHARACTERS = 200
