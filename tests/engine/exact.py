@@ -23,10 +23,18 @@ TOP = 5
 
 @contextmanager
 def engine_on(
-    model: Model, *, cache: bool, exact: bool = True, kv: str = "f16", mib: int = 64, flash: str = "auto"
+    model: Model,
+    *,
+    cache: bool,
+    exact: bool = True,
+    kv: str = "f16",
+    mib: int = 64,
+    flash: str = "auto",
+    parallel: int = 2,
+    context_tokens: int = 4096,
 ) -> Iterator[Engine]:
     context = ContextConfig(
-        context_tokens=4096,
+        context_tokens=context_tokens,
         batch_tokens=256,
         ubatch_tokens=256,
         threads=1,
@@ -35,8 +43,8 @@ def engine_on(
         type_v=kv,
         flash_attention=flash,
     )
-    config = EngineConfig(cache=cache, exact=exact, cache_ram_bytes=mib << 20, parallel=2, resident_idle=0)
-    runtime = LlamaRuntime(model, context, sequences=2, owns_model=False)
+    config = EngineConfig(cache=cache, exact=exact, cache_ram_bytes=mib << 20, parallel=parallel, resident_idle=0)
+    runtime = LlamaRuntime(model, context, sequences=parallel, owns_model=False)
     engine = Engine(runtime, config, clock=time.monotonic)
     engine.start()
     try:

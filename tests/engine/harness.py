@@ -16,13 +16,14 @@ from tests.support.fake_runtime import FakeRuntime, tokens_of
 
 
 class Ticker:
-    """A clock that advances by a millisecond per reading."""
+    """A clock that advances by ``step_seconds`` per reading."""
 
-    def __init__(self) -> None:
+    def __init__(self, step_seconds: float) -> None:
         self.seconds = 0.0
+        self._step_seconds = step_seconds
 
     def __call__(self) -> float:
-        self.seconds += 0.001
+        self.seconds += self._step_seconds
         return self.seconds
 
 
@@ -50,9 +51,11 @@ class Harness:
         resident_idle: int = 1,
         exact: bool = False,
         checkpoint_every: int = 0,
+        step_seconds: float = 0.001,
     ) -> None:
+        """``step_seconds`` is what everything seems to take, a decode call for one."""
         self.runtime = runtime
-        self.clock = Ticker()
+        self.clock = Ticker(step_seconds)
         self.config = EngineConfig(
             parallel=parallel,
             resident_idle=resident_idle,

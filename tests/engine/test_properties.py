@@ -18,8 +18,13 @@ from tests.support.fake_runtime import FakeRuntime, Faults, expected_reply
 histories = st.lists(st.sampled_from([1, 2, 3]), min_size=1, max_size=60)
 """Three ids and some sixty positions: prefixes agree often and part anywhere."""
 
+heads = st.lists(st.sampled_from([1, 2, 3]), min_size=20, max_size=40)
+"""Long enough that a request waits while another prefills the same one."""
+use_cache = st.sampled_from([True, True, True, False])
+
 actions = st.one_of(
     st.tuples(st.just("ask"), histories, st.integers(1, 12), st.integers(1, 3), st.booleans()),
+    st.tuples(st.just("burst"), heads, st.lists(st.tuples(histories, use_cache), min_size=2, max_size=4)),
     st.tuples(st.just("steps"), st.integers(1, 6)),
     st.tuples(st.just("cancel"), st.integers(0, 30)),
 )
@@ -108,14 +113,22 @@ def check_rest(harness: Harness, runtime: FakeRuntime) -> None:
 def test_every_answer_is_the_fakes_own(world: tuple[Harness, FakeRuntime], script: list[tuple]) -> None:  # type: ignore[type-arg]
     harness, runtime = world
     asked: list[tuple[Call, Recorder, list[int], int, int]] = []
+
+    def ask(ids: list[int], head: int, max_tokens: int, choices: int, use_cache: bool) -> None:
+        choices = min(choices, harness.config.parallel)
+        ids = ids[: runtime.limits.context_tokens - 1]
+        prompt = make_prompt(ids, head=head or None, ends=(len(ids) * 3 // 4,) if len(ids) > 8 else (), pin=True)
+        call, recorder = harness.open(prompt, max_tokens=max_tokens, choices=choices, seed=5, use_cache=use_cache)
+        asked.append((call, recorder, ids, max_tokens, choices))
+
     for action in script:
         if action[0] == "ask":
             _, ids, max_tokens, choices, use_cache = action
-            choices = min(choices, harness.config.parallel)
-            head = len(ids) // 2
-            prompt = make_prompt(ids, head=head or None, ends=(len(ids) * 3 // 4,) if len(ids) > 8 else (), pin=True)
-            call, recorder = harness.open(prompt, max_tokens=max_tokens, choices=choices, seed=5, use_cache=use_cache)
-            asked.append((call, recorder, ids, max_tokens, choices))
+            ask(ids, len(ids) // 2, max_tokens, choices, use_cache)
+        elif action[0] == "burst":
+            _, head, tails = action
+            for tail, use_cache in tails:
+                ask([*head, *tail], len(head), 3, 1, use_cache)
         elif action[0] == "steps":
             for _ in range(action[1]):
                 harness.loop.step()

@@ -17,6 +17,10 @@ def test_a_call_without_a_miss() -> None:
     )
 
 
+def test_a_call_that_waited_for_another_says_how_long() -> None:
+    assert call_line(dataclasses.replace(REPORT, sharing_seconds=0.25)).endswith("differs=none sharing_ms=250.0")
+
+
 def test_a_call_that_restored_nothing_and_made_nothing() -> None:
     cold = dataclasses.replace(REPORT, resident_tokens=0, host_tokens=0, ttft_seconds=None)
     assert "restored=0" in call_line(cold)

@@ -283,11 +283,13 @@ async def test_metrics_count_requests_calls_and_the_engine(here: Site) -> None:
     assert value("hits_total", tier="host") == value("hits_total", tier="resident") == 1
     assert value("misses_total", reason="evicted") == 1
     assert value("missed_tokens_total", reason="evicted") == 8
-    for name in ("queue", "restore", "prefill", "decode", "ttft"):
+    for name in ("queue", "sharing", "restore", "prefill", "decode", "ttft"):
         assert value(f"{name}_seconds_count") == 1
     assert value("ttft_seconds_sum") == pytest.approx(0.006)
     assert value("unsaved_cuts_total", reason="budget") == 16
     assert value("evictions_total") == 14
     assert value("preemptions_total") == 6
+    assert value("waiting_requests") == 2
+    assert value("held_requests") == 1
     assert value("host_used_bytes") == 7
     assert value("up") == 1

@@ -1,23 +1,27 @@
 """Starting a stream: match, plan, make room, restore.
 
 waiting stream ── match ── plan ── room ── continue | fork | create ── import segments ── running
+                             └── hold: another stream prefills what this one would, too
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import Enum, auto
 
 from anchorline.cache.plan import HostChain, Plan, Resident, Source, make_plan
 from anchorline.cache.prefix_cache import PrefixCache
+from anchorline.cache.tokens import common_prefix
 from anchorline.cache.tree import Absence, Match
 from anchorline.engine.live import LiveSequence, SequencePool
 from anchorline.engine.request import MissReason, PlanKind
 from anchorline.engine.restoring import Restorer
 from anchorline.engine.saving import Saver
+from anchorline.engine.sharing import Prefilling, choose_wait
 from anchorline.engine.speeds import SpeedMeter
-from anchorline.engine.stream import Clock, Restoration, Stream
+from anchorline.engine.stream import Clock, Hold, Restoration, Stream
 from anchorline.errors import BackendFailure
 from anchorline.llama.interface import Runtime
 
@@ -33,11 +37,22 @@ _PLAN_KINDS = {
 }
 
 
+class Outcome(Enum):
+    """What became of the attempt to start a stream."""
+
+    STARTED = auto()
+    NO_ROOM = auto()
+    """The pool has too few free cells."""
+    HELD = auto()
+    """It waits until another stream has prefilled what both share (``Stream.hold``)."""
+
+
 @dataclass(slots=True, kw_only=True)
 class Admission:
     """Gives waiting streams a live sequence that holds as much of their prefix as pays.
 
     ``cache`` is None when the cache is off; then only streams of one call share cells.
+    ``running`` is the loop's own list.
     """
 
     runtime: Runtime
@@ -47,22 +62,26 @@ class Admission:
     restorer: Restorer
     meter: SpeedMeter
     clock: Clock
-    count_running: Callable[[], int]
+    running: Sequence[Stream]
 
     @property
     def stateful(self) -> bool:
         return self.runtime.capabilities.has_state
 
-    def admit(self, stream: Stream) -> bool:
-        """Start ``stream``; False, with nothing changed but idle sequences dropped, when the pool has no room."""
+    def admit(self, stream: Stream) -> Outcome:
+        """Try to start ``stream``; when it must wait on, nothing changed but idle sequences dropped, and its hold."""
         started = self.clock()
+        self._end_hold(stream, started)
         known = self._match(stream)
         match = known if stream.call.request.use_cache else NOTHING_MATCHED
         residents = self._residents(stream)
         plan = self._plan(stream, match, residents)
+        stream.hold = self._hold(stream, plan, started)
+        if stream.hold is not None:
+            return Outcome.HELD
         source = None if plan.sequence is None else self.pool[plan.sequence]
         if not self._make_room(stream, plan, source):
-            return False
+            return Outcome.NO_ROOM
         planned = self.clock()
         live = self._seat(stream, plan, source)
         failure = None
@@ -96,7 +115,7 @@ class Admission:
             )
             if stream.call.request.on_admitted is not None:
                 stream.call.request.on_admitted(stream.call.report(restored))
-        return True
+        return Outcome.STARTED
 
     # -- match and plan -----------------------------------------------------------------------
 
@@ -145,6 +164,42 @@ class Admission:
         assert state is not None
         return state.nbytes
 
+    # -- hold ---------------------------------------------------------------------------------
+
+    @staticmethod
+    def _end_hold(stream: Stream, now: float) -> None:
+        if stream.hold is not None and stream.call.admitted_seconds is None:
+            stream.call.sharing_seconds += now - stream.hold.started_seconds
+        stream.hold = None
+
+    def _hold(self, stream: Stream, plan: Plan, now: float) -> Hold | None:
+        """What ``stream`` should wait for; only ever a running stream, so that no two wait for each other."""
+        if self.cache is None or not stream.call.request.use_cache:
+            return None
+        sources = [source for source in self.running if source.in_prompt]
+        prefilling = [self._prefilling(source, stream) for source in sources]
+        wait = choose_wait(stream.buffer.count, plan.restored_tokens, prefilling, self.meter.speeds)
+        if wait is None:
+            return None
+        source = sources[wait.source]
+        log.debug(
+            "%s waits for %s to prefill their first %d tokens",
+            stream.call.request.id,
+            source.call.request.id,
+            wait.position,
+        )
+        return Hold(source, wait.position, now)
+
+    def _prefilling(self, source: Stream, stream: Stream) -> Prefilling:
+        live, prompt = source.live, source.call.prompt
+        assert live is not None
+        shares = source.call.request.use_cache
+        return Prefilling(
+            shared_tokens=common_prefix(prompt.tokens, stream.buffer.view(0, stream.buffer.count)) if shares else 0,
+            decoded_tokens=live.length,
+            resume_points=(*source.stops, len(prompt)) if self.stateful else None,
+        )
+
     # -- room ---------------------------------------------------------------------------------
 
     def _make_room(self, stream: Stream, plan: Plan, source: LiveSequence | None) -> bool:
@@ -157,7 +212,7 @@ class Admission:
             if idle is not source:
                 self.saver.flush(idle)
                 self.pool.drop(idle)
-        return self.pool.free_cells + given_up > own_cells or self.count_running() == 0
+        return self.pool.free_cells + given_up > own_cells or not self.running
 
     # -- carry out ----------------------------------------------------------------------------
 

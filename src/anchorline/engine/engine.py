@@ -232,6 +232,7 @@ class Engine:
             alive=True,
             running=len(loop.running),
             waiting=len(loop.waiting),
+            held=sum(stream.hold is not None for stream in loop.waiting),
             queue_limit=self._config.queue,
             resident_sequences=len(resident),
             resident_tokens=sum(live.length for live in resident),

@@ -11,7 +11,7 @@ from collections import deque
 
 from anchorline.cache.prefix_cache import PrefixCache
 from anchorline.config import EngineConfig
-from anchorline.engine.admission import Admission
+from anchorline.engine.admission import Admission, Outcome
 from anchorline.engine.live import LiveSequence, SequencePool
 from anchorline.engine.pacing import default_checkpoint_tokens, pauses, tokens_to_pause
 from anchorline.engine.request import FinishReason, SampledToken
@@ -56,10 +56,10 @@ class EngineLoop:
             restorer=Restorer(runtime=runtime, pool=self.pool, meter=self.meter, clock=clock),
             meter=self.meter,
             clock=clock,
-            count_running=lambda: len(self.running),
+            running=self.running,
         )
         self._blocked = False
-        """The first waiting stream found no room; nothing changes that before something ends."""
+        """A waiting stream found no room; nothing changes that before something ends."""
 
     @property
     def has_work(self) -> bool:
@@ -101,14 +101,25 @@ class EngineLoop:
         return ended
 
     def _admit(self) -> None:
-        while self.waiting and not self._blocked and len(self.running) < self._parallel:
-            stream = self.waiting[0]
+        """Start waiting streams in their order, as far as there is room; those that are held are passed by.
+
+        A held stream keeps its place: once its hold is over the next free stream is its own.
+        """
+        if self._blocked and not any(stream.hold is not None and stream.hold.is_over for stream in self.waiting):
+            return
+        for stream in list(self.waiting):
+            if len(self.running) >= self._parallel:
+                return
+            if stream.hold is not None and not stream.hold.is_over:
+                continue
             self._drop_idle(keep=self._resident_idle)
-            if not self._admission.admit(stream):
+            outcome = self._admission.admit(stream)
+            if outcome is Outcome.NO_ROOM:
                 self._blocked = True
                 return
-            self.waiting.popleft()
-            self._run(stream)
+            if outcome is Outcome.STARTED:
+                self.waiting.remove(stream)
+                self._run(stream)
 
     def _run(self, stream: Stream) -> None:
         """Count a seated stream among the running ones."""
@@ -182,7 +193,8 @@ class EngineLoop:
             stream.stops.pop(0)
             if stream.in_prompt and self._keeps_states(stream):
                 self._saver.capture(live, ends_reply=False)
-                if live.saving is None and not self._exact:
+                if not self._exact:
+                    # Also when its last save is still under way: others may wait for this state.
                     self._saver.enqueue(live)
             if stream.in_prompt and self._exact and self._stateful:
                 reseat(self.runtime, live)

@@ -129,6 +129,8 @@ class CallReport:
     decode_seconds: float
     ttft_seconds: float | None
     """From receipt to the first token; None when none was made."""
+    sharing_seconds: float = 0.0
+    """Part of ``queue_seconds``: waited for another call that was prefilling the same prefix."""
     rejected_plans: tuple[tuple[PlanKind, str], ...] = ()
 
     @property

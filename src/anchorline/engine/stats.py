@@ -14,6 +14,8 @@ class EngineStats:
     alive: bool
     running: int
     waiting: int
+    held: int = 0
+    """Of those waiting: held until another stream has prefilled what both share."""
     queue_limit: int
     resident_sequences: int
     resident_tokens: int

@@ -51,6 +51,8 @@ class Call:
     first_token_seconds: float | None = None
     reached_tokens: int = 0
     """Of the prompt, the most that the first stream has held."""
+    sharing_seconds: float = 0.0
+    """How long its first stream was held for another's prefill."""
     finished_streams: int = 0
     forked: bool = False
     """Whether the choices beyond the first have been let go."""
@@ -95,6 +97,7 @@ class Call:
             missing_cut=source.missing_cut,
             first_difference=self.prompt.locate(seen) if differs else None,
             queue_seconds=admitted - received,
+            sharing_seconds=self.sharing_seconds,
             plan_seconds=source.plan_seconds,
             restore_seconds=source.restore_seconds,
             prefill_seconds=max(0.0, prefilled - admitted - source.plan_seconds - source.restore_seconds),
@@ -102,6 +105,21 @@ class Call:
             ttft_seconds=None if self.first_token_seconds is None else self.first_token_seconds - received,
             rejected_plans=source.rejected_plans,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Why a waiting stream is not started yet: ``source`` is about to prefill what both share, up to ``position``."""
+
+    source: Stream
+    position: int
+    started_seconds: float
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the source got there, or does not run any more."""
+        live = self.source.live
+        return live is None or live.length >= self.position
 
 
 @dataclass(slots=True, eq=False)
@@ -113,6 +131,8 @@ class Stream:
     buffer: TokenBuffer
     live: LiveSequence | None = None
     """None while waiting; the sequence it is decoded into while running."""
+    hold: Hold | None = None
+    """While waiting: what it waits for, unless that is only its turn."""
     sampler: Sampler | None = None
     generated: int = 0
     finish: FinishReason | None = None

@@ -27,6 +27,7 @@ _GAUGES = (
     _Declared("cache_faulty", "cache_fault", "1 when the cache is off because the start-up self-test failed."),
     _Declared("running_streams", "running", "Streams being prefilled or generated."),
     _Declared("waiting_requests", "waiting", "Requests in the queue."),
+    _Declared("held_requests", "held", "Of those, requests that wait while another prefills the same prefix."),
     _Declared("queue_limit", "queue_limit", "Requests the queue holds (--queue)."),
     _Declared("resident_sequences", "resident_sequences", "Sequences with cells in the live KV cache."),
     _Declared("resident_tokens", "resident_tokens", "Cells in use in the live KV cache."),

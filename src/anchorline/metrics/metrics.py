@@ -29,6 +29,9 @@ class Metrics:
         self.missed_tokens = self._counter("missed_tokens", "Tokens seen before but prefilled again.", "reason")
         self.cancelled = self._counter("cancelled", "Calls whose client went away before the end.")
         self.queue_seconds = self._seconds("queue", "Time a call waited for a stream.", _LONG_SECONDS)
+        self.sharing_seconds = self._seconds(
+            "sharing", "Time a call was held while another prefilled the same prefix.", _LONG_SECONDS
+        )
         self.restore_seconds = self._seconds("restore", "Time a call took to restore its prefix.", _SHORT_SECONDS)
         self.prefill_seconds = self._seconds("prefill", "Time a call took to prefill its delta.", _LONG_SECONDS)
         self.decode_seconds = self._seconds("decode", "Time a call took to generate its reply.", _LONG_SECONDS)
@@ -45,6 +48,8 @@ class Metrics:
         """Count one finished call."""
         self.count_work(report)
         self.queue_seconds.observe(report.queue_seconds)
+        if report.sharing_seconds:
+            self.sharing_seconds.observe(report.sharing_seconds)
         self.restore_seconds.observe(report.restore_seconds)
         self.prefill_seconds.observe(report.prefill_seconds)
         self.decode_seconds.observe(report.decode_seconds)

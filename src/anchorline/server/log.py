@@ -24,6 +24,8 @@ def call_line(report: CallReport) -> str:
         "seen": report.seen_tokens,
         "differs": _where(report.first_difference),
     }
+    if report.sharing_seconds:
+        pairs["sharing_ms"] = milliseconds(report.sharing_seconds)
     if report.miss is not None:
         pairs["miss"] = report.miss.value
     if report.missing_cut is not None:
