@@ -157,6 +157,7 @@ class StandInEngine:
             resident_tokens=30,
             context_tokens=self.context_tokens,
             decode_calls=5,
+            decoded_tokens=40,
             preemptions=6,
             host_budget_bytes=1 << 30,
             host_used_bytes=7,

@@ -288,6 +288,7 @@ async def test_metrics_count_requests_calls_and_the_engine(here: Site) -> None:
     assert value("ttft_seconds_sum") == pytest.approx(0.006)
     assert value("unsaved_cuts_total", reason="budget") == 16
     assert value("evictions_total") == 14
+    assert value("decoded_tokens_total") == 40
     assert value("preemptions_total") == 6
     assert value("waiting_requests") == 2
     assert value("held_requests") == 1

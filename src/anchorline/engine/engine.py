@@ -238,6 +238,7 @@ class Engine:
             resident_tokens=sum(live.length for live in resident),
             context_tokens=self.context_tokens,
             decode_calls=loop.decode_calls,
+            decoded_tokens=loop.decoded_tokens,
             preemptions=loop.preemptions,
             cache_fault=self._cache_fault,
         )

@@ -38,6 +38,7 @@ class EngineLoop:
         self.waiting: deque[Stream] = deque()
         self.running: list[Stream] = []
         self.decode_calls = 0
+        self.decoded_tokens = 0
         self.preemptions = 0
         self._exact = config.exact
         self._parallel = 1 if config.exact else config.parallel
@@ -167,6 +168,7 @@ class EngineLoop:
         if status is DecodeStatus.NO_CELLS:
             return self._make_room()
         self.decode_calls += 1
+        self.decoded_tokens += self.runtime.batch.size
         ended_at = self._clock()
         self.meter.prefilled(self.runtime.batch.size, ended_at - started)
         choosing: list[tuple[Stream, int]] = []

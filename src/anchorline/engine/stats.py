@@ -21,6 +21,8 @@ class EngineStats:
     resident_tokens: int
     context_tokens: int
     decode_calls: int
+    decoded_tokens: int
+    """Prefilled and generated, those of cancelled and failed calls too."""
     preemptions: int
     cache_fault: str | None = None
     """Why the cache is off although it was asked for: what the start-up self-test found."""

@@ -44,6 +44,7 @@ _GAUGES = (
 )
 _COUNTERS = (
     _Declared("decode_calls", "decode_calls", "Batches decoded."),
+    _Declared("decoded_tokens", "decoded_tokens", "Tokens in those batches, also of calls that did not finish."),
     _Declared("preemptions", "preemptions", "Streams put back into the queue for want of cells."),
     _Declared("restored_bytes", "cache.restored_bytes", "Bytes put back into the live KV cache."),
     _Declared("exported_bytes", "cache.exported_bytes", "Bytes exported from the live KV cache."),
