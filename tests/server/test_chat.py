@@ -179,7 +179,7 @@ async def test_each_call_logs_one_line(here: Site, caplog: pytest.LogCaptureFixt
     line = record.getMessage()
     assert "plan=restore prompt=19 restored=12 prefilled=7 generated=5 tier=resident+host" in line
     assert "queue_ms=1.0 restore_ms=3.0 prefill_ms=4.0 ttft_ms=6.0" in line
-    assert line.endswith('differs="message 3, token 17" sharing_ms=0.5 miss=evicted seen=20')
+    assert line.endswith('seen=20 differs="message 3, token 17" sharing_ms=0.5 miss=evicted')
 
 
 async def test_a_silent_stream_sends_comments() -> None:
