@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import click
 from rich.table import Table
@@ -62,32 +64,44 @@ def fit_command(
     ram_bytes = ram_bytes or machine.total_ram_bytes()
     if ram_bytes is None:
         raise ConfigError("this machine does not say how much RAM it has; give --ram")
-    logging.getLogger("anchorline.llama").setLevel(logging.ERROR)  # it would warn of each context that is measured
-    loaded = load_model(ModelConfig(model=model), weights=False)
-    if context_tokens > loaded.info.train_context_tokens:
-        click.echo(f"note: the model was trained for {loaded.info.train_context_tokens} tokens", err=True)
-    sequences = sequences_for(EngineConfig(parallel=parallel))
-
-    def measured(tokens: int, kv: str) -> Footprint:
-        return measure(loaded, ContextConfig(context_tokens=tokens, type_k=kv, type_v=kv), sequences=sequences)
-
-    try:
-        result = fit(
-            model,
-            context_tokens=context_tokens or loaded.info.train_context_tokens,
-            kv_type=kv_type,
-            parallel=parallel,
-            room=Room(vram_bytes=vram_bytes, ram_bytes=ram_bytes),
-            measure=measured,
-        )
-    finally:
-        loaded.close()
+    room = Room(vram_bytes=vram_bytes, ram_bytes=ram_bytes)
+    with _errors_alone():
+        result = _fit(model, context_tokens=context_tokens, kv_type=kv_type, parallel=parallel, room=room)
     if as_json:
         click.echo(json.dumps(result.as_json(), indent=2))
     else:
         _show(result)
     if not result.fits:
         raise SystemExit(1)
+
+
+@contextmanager
+def _errors_alone() -> Iterator[None]:
+    """Let llama.cpp and what is around it warn of nothing: it would, of every context that is measured."""
+    logger = logging.getLogger("anchorline.llama")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
+def _fit(model: str, *, context_tokens: int, kv_type: str, parallel: int, room: Room) -> Fit:
+    loaded = load_model(ModelConfig(model=model), weights=False)
+    sequences = sequences_for(EngineConfig(parallel=parallel))
+
+    def measured(tokens: int, kv: str) -> Footprint:
+        return measure(loaded, ContextConfig(context_tokens=tokens, type_k=kv, type_v=kv), sequences=sequences)
+
+    try:
+        trained = loaded.info.train_context_tokens
+        if context_tokens > trained:
+            click.echo(f"note: the model was trained for {trained} tokens", err=True)
+        tokens = context_tokens or trained
+        return fit(model, context_tokens=tokens, kv_type=kv_type, parallel=parallel, room=room, measure=measured)
+    finally:
+        loaded.close()
 
 
 def _show(result: Fit) -> None:
