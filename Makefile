@@ -2,6 +2,7 @@
 
 PYTHON ?= python3
 MODEL ?= smollm2
+AGENT ?= hermes
 ARGS ?=
 
 BIN := .venv/bin
@@ -10,7 +11,7 @@ STAMP := .venv/.anchorline-setup
 export SKIP_LLAMA LLAMA_WHEEL_INDEX
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve demo lint types imports tests test test-long bench-replay bench-peers bench-warm-turn bench-decode bench-constrained bench-arena clean
+.PHONY: help setup serve demo agents lint types imports tests test test-long bench-replay bench-peers bench-warm-turn bench-decode bench-constrained bench-arena clean
 
 help: ## List the targets.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -57,6 +58,9 @@ test: lint types imports tests ## Lint, types, import contracts and all tests.
 
 test-long: $(STAMP) ## The tests that take more than a minute.
 	$(BIN)/pytest -m slow
+
+agents: $(STAMP) ## Run a real agent against a server that follows a script (AGENT=hermes; docs/agents.md names all).
+	@$(BIN)/python scripts/agents/run.py $(AGENT) $(ARGS)
 
 bench-replay: $(STAMP) ## Replay agent traces (ARGS="TRACE... [--mix] ...") and compare prefilled tokens with the oracle.
 	@$(BIN)/anchorline replay $(ARGS)

@@ -7,7 +7,6 @@ import re
 import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from recording import Exchange
 
@@ -99,6 +98,16 @@ def probes(exchanges: Sequence[Exchange]) -> list[str]:
     return list(asked)
 
 
-def as_row(call: Call) -> list[Any]:
-    kind = "main" if call.main else "side"
-    return [kind, call.messages, call.tools, call.prompt, call.seen, call.restored, call.prefilled, call.differs]
+def as_rows(calls: Sequence[Call]) -> list[list[str]]:
+    """One row for each call; of a reply it says how many tokens the next main call brought back as they were."""
+    rows = []
+    earlier: Call | None = None
+    for call in calls:
+        returned = "-"
+        if call.main and earlier is not None:
+            returned = f"{min(max(call.seen - earlier.prompt, 0), earlier.generated)}/{earlier.generated}"
+        if call.main:
+            earlier = call
+        numbers = (call.messages, call.tools, call.prompt, call.seen, call.restored, call.prefilled)
+        rows.append(["main" if call.main else "side", *map(str, numbers), returned, call.differs])
+    return rows

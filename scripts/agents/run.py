@@ -22,14 +22,14 @@ from rich.table import Table
 from agent import Agent
 from anchorline.bench.process import start_anchorline
 from anchorline.cli.tables import show_table
-from calls import as_row, calls_of, probes, refusals, reported, verdict
+from calls import as_rows, calls_of, probes, refusals, reported, verdict
 from known import AGENTS
 from place import AgentFailed, Place
 from recording import Exchange, recording
 from rules import MARK, write_rules
 
 SERVE = ("test:llama", "--test-context", "131072", "--ctx", "131072", "--cache-ram", "2g", "--log-format", "json")
-COLUMNS = ("chat", "messages", "tools", "prompt", "seen", "restored", "prefilled", "differs at")
+COLUMNS = ("chat", "messages", "tools", "prompt", "seen", "restored", "prefilled", "reply kept", "differs at")
 LOG_LINES = 10_000
 FOLDER = Path(tempfile.gettempdir()) / "anchorline-agents"
 
@@ -76,8 +76,8 @@ def _drive(agent: Agent, place: Place) -> str | None:
 def _show(agent: Agent, exchanges: list[Exchange], lines: list[str], failure: str | None) -> int:
     calls = calls_of(exchanges, reported(lines), uses_tools=agent.uses_tools, mark=MARK)
     table = Table(*COLUMNS)
-    for call in calls:
-        table.add_row(*map(str, as_row(call)))
+    for row in as_rows(calls):
+        table.add_row(*row)
     show_table(table)
     for probe in probes(exchanges):
         print(f"asked: {probe}")
