@@ -19,7 +19,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 _ID = re.compile(rb'"id"\s*:\s*"((?:chatcmpl|cmpl|msg|resp)[-_][^"]+)"')
-_ID_WITHIN_BYTES = 4096
+_ID_WITHIN_BYTES = 1 << 20
 _DROPPED_HEADERS = frozenset({"host", "content-length", "accept-encoding", "connection", "transfer-encoding"})
 
 
