@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import re
-
 from agent import CONTEXT_TOKENS, Agent
-from place import AgentFailed, Place
-from rules import FIRST, SECOND
+from place import Place
+from rules import FIRST, SECOND, one_turn_rules
 
 OUTPUT_TOKENS = 8192
 
@@ -92,14 +90,10 @@ def _openclaw(place: Place) -> None:
 def _cline(place: Place) -> None:
     cline = place.npm("cline@3.0.65") / "cline"
     provider = ("-p", "openai-compatible", "-k", "none", "-m", "local", "-b", f"{place.url}/v1")
-    chosen = ("-P", "openai-compatible", "-m", "local", "--json")
     place.run(cline, "auth", *provider)
     try:
-        said = place.run(cline, *chosen, FIRST)
-        found = re.search(r'"(?:sessionId|session_id|taskId)"\s*:\s*"([^"]+)"', said)
-        if found is None:
-            raise AgentFailed(f"cline named no session; it said:\n{said[-2000:]}")
-        place.run(cline, *chosen, "--id", found.group(1), SECOND)
+        # A session goes on only in its own terminal, so there are two rounds in one turn.
+        place.run(cline, "-P", "openai-compatible", "-m", "local", "--json", FIRST)
     finally:
         place.run(cline, "hub", "stop")
 
@@ -146,7 +140,7 @@ AGENTS = (
     Agent(name="pi", version="1.6.0", drive=_pi),
     Agent(name="qwen-code", version="0.24.4", drive=_qwen_code),
     Agent(name="openclaw", version="2026.9.6", drive=_openclaw),
-    Agent(name="cline", version="3.0.65", drive=_cline),
+    Agent(name="cline", version="3.0.65", drive=_cline, rules=one_turn_rules),
     Agent(name="claude-code", version="2.1.332", drive=_claude_code),
     Agent(name="codex", version="0.171.0", drive=_codex),
 )

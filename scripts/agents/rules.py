@@ -56,6 +56,15 @@ def final_answer_rules() -> list[dict[str, Any]]:
     return [ends, *tool_rules()]
 
 
+def one_turn_rules() -> list[dict[str, Any]]:
+    """Both tool rounds for the first question."""
+    again: dict[str, Any] = {
+        "match": {"results": True, "contains": "first"},
+        "reply": {"content": "Now the second one.", "tool_calls": [shell_calls("second")]},
+    }
+    return [again, *tool_rules()]
+
+
 def one_task_rules() -> list[dict[str, Any]]:
     """For agents that do one task and end with a command."""
     commands = ["first", "second", "COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"]
