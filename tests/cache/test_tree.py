@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anchorline.cache.eviction import Victims
-from anchorline.cache.tree import GHOST_TOKENS_MIN, Absence, Rows, Segment, SegmentTree
+from anchorline.cache.rows import Rows
+from anchorline.cache.tree import GHOST_TOKENS_MIN, Absence, Segment, SegmentTree
 from tests.support.fake_runtime import tokens_of
 
 histories = st.lists(st.sampled_from([1, 2]), min_size=1, max_size=120)

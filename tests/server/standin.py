@@ -174,6 +174,9 @@ class StandInEngine:
                 unsaved=Counter(budget=16),
                 restore_failures=17,
                 saved_states=19,
+                merged_segments=20,
+                merged_bytes=21,
+                unmerged=Counter(no_room=22),
             ),
         )
 

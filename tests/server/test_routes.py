@@ -287,6 +287,9 @@ async def test_metrics_count_requests_calls_and_the_engine(here: Site) -> None:
         assert value(f"{name}_seconds_count") == 1
     assert value("ttft_seconds_sum") == pytest.approx(0.006)
     assert value("unsaved_cuts_total", reason="budget") == 16
+    assert value("unmerged_chains_total", reason="no_room") == 22
+    assert value("merged_segments_total") == 20
+    assert value("merged_bytes_total") == 21
     assert value("evictions_total") == 14
     assert value("decoded_tokens_total") == 40
     assert value("preemptions_total") == 6

@@ -195,6 +195,9 @@ class FakeRuntime:
         self.decoded_tokens = 0
         self.chunks: list[tuple[int, int, int]] = []
         """(sequence, start, end) of every span decoded."""
+        self.longest_chain = 0
+        """Most imports that one sequence was put together from."""
+        self._chain: dict[int, int] = {}
         self.closed = False
         self.holds_cells = kind is not MemoryKind.RECURRENT
         self.whole = False
@@ -230,6 +233,7 @@ class FakeRuntime:
 
     def _append(self, sequence: int, token: int) -> list[int]:
         """Bring the cells and the state of a sequence forward by one token; the hashes of its cells."""
+        self._chain.pop(sequence, None)
         cells = self.cells.setdefault(sequence, [])
         if self.capabilities.has_state:
             count, state = self.states.get(sequence, (0, FIRST_STATE))
@@ -270,6 +274,7 @@ class FakeRuntime:
         assert self.capabilities.can_trim or (start == 0 and end is None), "stateful models cannot be trimmed"
         cells = self.cells.get(sequence, [])
         del cells[start:end]
+        self._chain.pop(sequence, None)
         self.states.pop(sequence, None)
 
     def length(self, sequence: int) -> int:
@@ -294,6 +299,8 @@ class FakeRuntime:
         return memory
 
     def import_rows(self, sequence: int, rows: memoryview, start: int, end: int) -> bool:
+        self._chain[sequence] = self._chain.get(sequence, 0) + 1
+        self.longest_chain = max(self.longest_chain, self._chain[sequence])
         if not self.capabilities.has_rows:
             return True
         live = self.cells.setdefault(sequence, [])

@@ -40,6 +40,10 @@ class FreeRanges:
         """(offset, size) of each."""
         return zip(self._offsets, self._sizes, strict=True)
 
+    @property
+    def largest(self) -> int:
+        return max(self._sizes, default=0)
+
     def take(self, size: int) -> int | None:
         """Offset of the lowest range that holds ``size`` bytes, or None."""
         for index, available in enumerate(self._sizes):
@@ -97,6 +101,11 @@ class HostArena:
     @property
     def used_bytes(self) -> int:
         return self.budget_bytes - self._ranges.free_bytes
+
+    @property
+    def largest_free_bytes(self) -> int:
+        """The most that can be allocated at once."""
+        return max(0, min(self._ranges.largest, self.limit_bytes - self.used_bytes))
 
     def allocate(self, size_bytes: int) -> Extent | None:
         """Take a range, or None when the limit or the free ranges do not allow it."""

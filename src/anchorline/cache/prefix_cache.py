@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from anchorline.cache.compaction import Run, choose_merge, runs_of
 from anchorline.cache.cuts import PIECE_TOKENS_MIN, chunk_ends, piece_ends
 from anchorline.cache.pins import HeadPins, PinName
 from anchorline.cache.prompt import Prompt
 from anchorline.cache.retention import thin_states
+from anchorline.cache.rows import Rows, State
 from anchorline.cache.storage import Export, ExportState, HostStorage
-from anchorline.cache.tree import Absence, Match, Rows, Segment, SegmentTree, State
+from anchorline.cache.tree import Absence, Match, Segment, SegmentTree
 from anchorline.llama.interface import Capabilities, TokenArray
 
 PIN_SHARE = 0.5
@@ -28,6 +30,11 @@ class RestoreSpan:
     rows: Rows
     start: int
     end: int
+
+    @property
+    def cells_end(self) -> int:
+        """Where a sequence would end that held every token in the pool while this is imported."""
+        return self.start + self.rows.tokens
 
 
 class PrefixCache:
@@ -181,6 +188,42 @@ class PrefixCache:
             return False
         for node in missing:
             self.tree.keep(node, rows)
+        return True
+
+    # -- compaction ---------------------------------------------------------------------------
+
+    def merge(self, prompt: Prompt, tokens: TokenArray, export: Export, *, limit: int) -> bool:
+        """Export some neighbours again as one if the chain of ``tokens`` counts more than ``limit`` segments.
+
+        False when nothing was left to do, or there was no room to do it (counted). Exact mode never
+        merges: rows that are imported in other portions may lie in other cells.
+        """
+        if not self.tree.splitting:
+            return False
+        match = self.tree.match(tokens)
+        chain = [segment for segment in match.chain if segment.end <= match.restorable]
+        runs = runs_of(chain, prompt.head_position)
+        if len(runs) <= limit:
+            return False
+        bytes_per_token = sum(run.rows.nbytes for run in runs) / sum(run.rows.tokens for run in runs)
+        room_tokens = int(self.storage.merge_room_bytes / max(bytes_per_token, 1.0))
+        chosen = choose_merge(runs, limit, largest_tokens=room_tokens)
+        if not chosen:
+            self.counters.unmerged[Absence.NO_ROOM] += 1
+            return False
+        return self._merge_runs(chain, chosen, export)
+
+    def _merge_runs(self, chain: Sequence[Segment], runs: Sequence[Run], export: Export) -> bool:
+        segments = [segment for run in runs for segment in run.segments]
+        for node in chain:
+            node.leases += 1
+        rows = self.storage.store_merged(segments[0].start, segments[-1].end, export)
+        for node in chain:
+            node.leases -= 1
+        if rows is None:
+            return False
+        self.tree.replace_rows(segments, rows)
+        self.counters.merged_segments += len(runs)
         return True
 
     # -- giving up ----------------------------------------------------------------------------

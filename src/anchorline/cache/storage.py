@@ -8,13 +8,18 @@ from dataclasses import dataclass, field, replace
 
 from anchorline.cache.eviction import Victims
 from anchorline.cache.host import Extent, HostArena
-from anchorline.cache.tree import Absence, Rows, SegmentTree, State
+from anchorline.cache.rows import Rows, State
+from anchorline.cache.tree import Absence, SegmentTree
 
 Allocate = Callable[[int], memoryview | None]
 Export = Callable[[int, int, Allocate], memoryview | None]
 """Exports the rows of [start, end) into memory from the allocator; None when that gave none."""
 ExportState = Callable[[Allocate], memoryview | None]
 """Exports the state at a live sequence's tip in the same way."""
+
+
+MERGE_EVICTION_SHARE = 0.125
+"""A merged copy, larger than this share of the budget, is made only where room is free: nothing goes for it."""
 
 
 @dataclass(slots=True)
@@ -34,10 +39,15 @@ class CacheCounters:
     """Given up for that; part of ``evicted_bytes``."""
     unsaved: Counter[str] = field(default_factory=Counter)
     """What was not kept, by reason: an ``Absence``, or ``pin_over_limit``."""
+    merged_segments: int = 0
+    """Segments that were exported again with their neighbours, as one."""
+    merged_bytes: int = 0
+    unmerged: Counter[str] = field(default_factory=Counter)
+    """Attempts to shorten a chain that failed, by reason."""
 
     def copy(self) -> CacheCounters:
         """These counts, which no longer change."""
-        return replace(self, unsaved=self.unsaved.copy())
+        return replace(self, unsaved=self.unsaved.copy(), unmerged=self.unmerged.copy())
 
 
 class HostStorage:
@@ -47,34 +57,56 @@ class HostStorage:
         self.arena = HostArena(budget_bytes)
         self.counters = CacheCounters()
         self._tree = tree
+        self._merge_eviction_bytes = int(self.arena.budget_bytes * MERGE_EVICTION_SHARE)
 
     def store_rows(self, start: int, end: int, export: Export) -> Rows | Absence:
         """The exported rows of [start, end), or why there are none."""
         stored = self._store(lambda allocate: export(start, end, allocate))
         if isinstance(stored, Absence):
+            self.counters.unsaved[stored] += 1
             return stored
         memory, free = stored
         self.counters.saved_segments += 1
         self.counters.exported_bytes += memory.nbytes
         return Rows(memory, start, end, free)
 
+    @property
+    def merge_room_bytes(self) -> int:
+        """The largest merged copy that is worth an attempt."""
+        return max(self.arena.largest_free_bytes, self._merge_eviction_bytes)
+
+    def store_merged(self, start: int, end: int, export: Export) -> Rows | None:
+        """The rows of [start, end), which are kept in parts, as one; None when there is no room (counted)."""
+        stored = self._store(lambda allocate: export(start, end, allocate), evicting_bytes=self._merge_eviction_bytes)
+        if isinstance(stored, Absence):
+            self.counters.unmerged[stored] += 1
+            return None
+        memory, free = stored
+        self.counters.merged_bytes += memory.nbytes
+        return Rows(memory, start, end, free)
+
     def store_state(self, export: ExportState, *, ends_reply: bool) -> State | Absence:
         """The exported state, or why there is none."""
         stored = self._store(export)
         if isinstance(stored, Absence):
+            self.counters.unsaved[stored] += 1
             return stored
         memory, free = stored
         self.counters.saved_states += 1
         self.counters.exported_bytes += memory.nbytes
         return State(memory, free, ends_reply=ends_reply)
 
-    def _store(self, export: ExportState) -> tuple[memoryview, Callable[[], None]] | Absence:
+    def _store(
+        self, export: ExportState, *, evicting_bytes: int | None = None
+    ) -> tuple[memoryview, Callable[[], None]] | Absence:
+        """Export into the arena. What is larger than ``evicting_bytes`` makes nothing else go."""
         extents: list[Extent] = []
         reasons: list[Absence] = []
         victims = Victims(self._tree)
 
         def allocate(size_bytes: int) -> memoryview | None:
-            taken = self._take(size_bytes, victims)
+            may_evict = evicting_bytes is None or size_bytes <= evicting_bytes
+            taken = self._take(size_bytes, victims if may_evict else None)
             if isinstance(taken, Absence):
                 reasons.append(taken)
                 return None
@@ -89,18 +121,16 @@ class HostStorage:
         if memory is not None:
             return memory, free
         free()
-        reason = reasons[-1] if reasons else Absence.EXPORT_FAILED
-        self.counters.unsaved[reason] += 1
-        return reason
+        return reasons[-1] if reasons else Absence.EXPORT_FAILED
 
-    def _take(self, size_bytes: int, victims: Victims) -> Extent | Absence:
+    def _take(self, size_bytes: int, victims: Victims | None) -> Extent | Absence:
         if size_bytes > self.arena.budget_bytes:
             return Absence.OVERSIZE
         if size_bytes > self.arena.limit_bytes:
             return Absence.MEMORY_SHORT
         extent = self.arena.allocate(size_bytes)
         while extent is None:
-            if not self._evict(victims):
+            if victims is None or not self._evict(victims):
                 return Absence.NO_ROOM
             extent = self.arena.allocate(size_bytes)
         return extent

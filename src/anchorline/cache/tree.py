@@ -17,13 +17,14 @@ were chunked differently are siblings even where their ids agree.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import count
 
 import numpy as np
 
+from anchorline.cache.rows import Rows, State
 from anchorline.cache.tokens import common_prefix
 from anchorline.llama.interface import TokenArray
 
@@ -40,54 +41,6 @@ class Absence(StrEnum):
     """They are larger than what the cache may take while the machine's memory is short."""
     EXPORT_FAILED = "export_failed"
     RESTORE_FAILED = "restore_failed"
-
-
-class State:
-    """What a stateful model needs to resume at one position; held by the segment that ends there."""
-
-    __slots__ = ("_free", "ends_reply", "memory")
-
-    def __init__(self, memory: memoryview, free: Callable[[], None], *, ends_reply: bool = False) -> None:
-        self.memory = memory
-        self.ends_reply = ends_reply
-        """Captured where a stream ended, not at a cut of its prompt."""
-        self._free = free
-
-    @property
-    def nbytes(self) -> int:
-        return self.memory.nbytes
-
-    def release(self) -> None:
-        """Free the bytes; must be called once."""
-        self._free()
-
-
-class Rows:
-    """One exported span of rows; the nodes that view parts of it are counted. Models without rows have empty ones."""
-
-    __slots__ = ("_free", "end", "memory", "start", "viewers")
-
-    def __init__(self, memory: memoryview, start: int, end: int, free: Callable[[], None]) -> None:
-        self.memory = memory
-        self.start = start
-        self.end = end
-        self.viewers = 0
-        self._free = free
-
-    @property
-    def nbytes(self) -> int:
-        return self.memory.nbytes
-
-    def view(self) -> Rows:
-        self.viewers += 1
-        return self
-
-    def release(self) -> None:
-        """Give up one view; the last one frees the bytes."""
-        assert self.viewers > 0
-        self.viewers -= 1
-        if self.viewers == 0:
-            self._free()
 
 
 class Segment:
@@ -127,10 +80,10 @@ class Segment:
 
     @property
     def kept_bytes(self) -> int:
-        """This node's share of its export, by tokens, and its state; 0 for a ghost."""
+        """This node's share of its export, by the tokens that are viewed of it, and its state; 0 for a ghost."""
         if self.rows is None:
             return 0
-        share = self.rows.nbytes * int(self.tokens.size) // (self.rows.end - self.rows.start)
+        share = self.rows.nbytes * int(self.tokens.size) // self.rows.viewed_tokens
         return share + (self.state.nbytes if self.state is not None else 0)
 
     def offspring(self) -> Iterator[Segment]:
@@ -287,7 +240,7 @@ class SegmentTree:
         upper = Segment(node.parent, node.start, node.tokens[:at])
         upper.last_used, upper.uses, upper.absence = node.last_used, node.uses, node.absence
         if node.rows is not None:
-            upper.rows = node.rows.view()
+            upper.rows = node.rows  # the two parts view what the one did
             self.kept[upper] = None
         siblings = node.parent.children[int(upper.tokens[0])]
         siblings[siblings.index(node)] = upper
@@ -304,11 +257,21 @@ class SegmentTree:
         assert node.rows is None
         assert rows.start <= node.start
         assert node.end <= rows.end
-        node.rows = rows.view()
+        node.rows = rows.view(int(node.tokens.size))
         node.last_used = self._tick
         node.absence = None
         self.kept[node] = None
         self.ghost_tokens -= _ghost_cost(node)
+
+    def replace_rows(self, nodes: Sequence[Segment], rows: Rows) -> None:
+        """Let kept nodes view ``rows``, which must cover them, instead of what they viewed."""
+        for node in nodes:
+            replaced = node.rows
+            assert replaced is not None
+            assert rows.start <= node.start
+            assert node.end <= rows.end
+            node.rows = rows.view(int(node.tokens.size))
+            replaced.release(int(node.tokens.size))
 
     def keep_state(self, node: Segment, state: State) -> None:
         """Give a kept node the state at its end; the state it may have had is freed."""
@@ -345,7 +308,7 @@ class SegmentTree:
         assert node.rows is not None
         if node.state is not None:
             self.drop_state(node)
-        node.rows.release()
+        node.rows.release(int(node.tokens.size))
         node.rows = None
         node.absence = reason
         del self.kept[node]

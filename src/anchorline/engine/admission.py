@@ -80,7 +80,7 @@ class Admission:
         if stream.hold is not None:
             return Outcome.HELD
         source = None if plan.sequence is None else self.pool[plan.sequence]
-        if not self._make_room(stream, plan, source):
+        if not self._make_room(stream, plan, source, import_end=self._import_end(match, plan)):
             return Outcome.NO_ROOM
         planned = self.clock()
         live = self._seat(stream, plan, source)
@@ -141,10 +141,10 @@ class Admission:
         if self.cache is not None and reach:
             spans = self.cache.spans(match, 0, reach)
             nbytes = sum(span.rows.nbytes for span in spans)
-            covered = sum(span.rows.end - span.rows.start for span in spans)
+            covered = sum(span.rows.tokens for span in spans)
             host = HostChain(
                 match_tokens=reach,
-                ends=tuple(span.end for span in spans),
+                ends=(*(span.end for span in spans[:-1]), spans[-1].rows.end),
                 bytes_per_token=nbytes / covered,
                 state_bytes=self._state_bytes(match, reach),
             )
@@ -202,12 +202,18 @@ class Admission:
 
     # -- room ---------------------------------------------------------------------------------
 
-    def _make_room(self, stream: Stream, plan: Plan, source: LiveSequence | None) -> bool:
-        """Drop idle sequences, oldest first, until the stream's own cells fit."""
+    def _import_end(self, match: Match, plan: Plan) -> int:
+        """Where a sequence would end that held all cells of the plan's imports, also those that don't stay."""
+        spans = PrefixCache.spans(match, plan.resident_tokens, plan.restored_tokens)
+        return max((span.cells_end for span in spans), default=0)
+
+    def _make_room(self, stream: Stream, plan: Plan, source: LiveSequence | None, *, import_end: int) -> bool:
+        """Drop idle sequences, oldest first, until the stream's own cells fit, and if they can those to import."""
         own_cells = stream.buffer.count - plan.resident_tokens
+        wanted_cells = max(own_cells, import_end - plan.resident_tokens)
         given_up = source.length - plan.resident_tokens if source and plan.source is Source.CONTINUE else 0
         for idle in self.pool.idle():
-            if self.pool.free_cells + given_up > own_cells:
+            if self.pool.free_cells + given_up > wanted_cells:
                 return True
             if idle is not source:
                 self.saver.flush(idle)

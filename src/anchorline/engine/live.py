@@ -9,8 +9,8 @@ import numpy as np
 
 from anchorline.cache.plan import Resident
 from anchorline.cache.prompt import Prompt
+from anchorline.cache.rows import State
 from anchorline.cache.tokens import common_prefix
-from anchorline.cache.tree import State
 from anchorline.errors import BackendFailure
 from anchorline.llama.interface import Runtime, TokenArray
 

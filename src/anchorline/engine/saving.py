@@ -1,13 +1,14 @@
-"""Write-behind saving: finished sequences are exported piece by piece between the steps."""
+"""Write-behind saving: sequences are exported piece by piece between the steps, and long chains merged."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
 
+from anchorline.cache.compaction import CHAIN_SEGMENTS_IDLE, CHAIN_SEGMENTS_MAX
 from anchorline.cache.prefix_cache import PrefixCache
-from anchorline.cache.storage import Allocate
-from anchorline.cache.tree import State
+from anchorline.cache.rows import State
+from anchorline.cache.storage import Allocate, Export
 from anchorline.engine.live import LiveSequence, PendingSave
 from anchorline.errors import BackendFailure
 from anchorline.llama.interface import Runtime
@@ -41,18 +42,20 @@ class Saver:
         self._queue.append(live)
 
     def advance(self) -> None:
-        """Save one piece of the oldest entry."""
+        """Save one piece of the oldest entry, or merge one group of its segments once it is saved."""
         live = self._queue[0]
         assert live.saving is not None
-        if next(live.saving.pieces, None) is None:
+        if next(live.saving.pieces, None) is None and not self._merge(live, CHAIN_SEGMENTS_IDLE):
             self._queue.popleft()
             live.saving = None
 
     def flush(self, live: LiveSequence) -> None:
-        """Finish saving ``live`` now: its cells are about to change."""
+        """Finish saving ``live`` now: its cells are about to change. Only what must be merged is."""
         if live.saving is None:
             return
         for _ in live.saving.pieces:
+            pass
+        while self._merge(live, CHAIN_SEGMENTS_MAX):
             pass
         live.saving = None
         self._queue.remove(live)
@@ -90,10 +93,17 @@ class Saver:
             live.states[live.length] = state
 
     def _save(self, cache: PrefixCache, live: LiveSequence, states: dict[int, State]) -> Iterator[int]:
+        return cache.save(live.prompt, live.decoded, self._exporter(live), states)
+
+    def _merge(self, live: LiveSequence, limit: int) -> bool:
+        assert self._cache is not None
+        return self._cache.merge(live.prompt, live.decoded, self._exporter(live), limit=limit)
+
+    def _exporter(self, live: LiveSequence) -> Export:
         def export(start: int, end: int, allocate: Allocate) -> memoryview | None:
             try:
                 return self._runtime.export_rows(live.id, start, end, allocate)
             except BackendFailure:
                 return None
 
-        return cache.save(live.prompt, live.decoded, export, states)
+        return export

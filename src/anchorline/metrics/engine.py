@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from operator import attrgetter
 
@@ -50,6 +50,8 @@ _COUNTERS = (
     _Declared("exported_bytes", "cache.exported_bytes", "Bytes exported from the live KV cache."),
     _Declared("saved_segments", "cache.saved_segments", "Segments saved."),
     _Declared("saved_states", "cache.saved_states", "States of stateful models saved."),
+    _Declared("merged_segments", "cache.merged_segments", "Segments exported again with their neighbours, as one."),
+    _Declared("merged_bytes", "cache.merged_bytes", "Bytes of such exports."),
     _Declared("evictions", "cache.evictions", "Segments evicted from the host tier."),
     _Declared("evicted_bytes", "cache.evicted_bytes", "Bytes evicted from the host tier."),
     _Declared("restore_failures", "cache.restore_failures", "Restores refused by llama.cpp and recomputed."),
@@ -78,12 +80,15 @@ class EngineCollector(Collector):
         for counter in _COUNTERS:
             value = float(attrgetter(counter.field)(stats))
             yield CounterMetricFamily(f"anchorline_{counter.name}", counter.help, value=value)
-        unsaved = CounterMetricFamily(
-            "anchorline_unsaved_cuts", "Cuts that were not saved, by reason.", labels=["reason"]
-        )
-        for reason, count in sorted(stats.cache.unsaved.items()):
-            unsaved.add_metric([reason], float(count))
-        yield unsaved
+        yield _by_reason("unsaved_cuts", "Cuts that were not saved, by reason.", stats.cache.unsaved)
+        yield _by_reason("unmerged_chains", "Failed attempts to shorten a chain, by reason.", stats.cache.unmerged)
+
+
+def _by_reason(name: str, help: str, counts: Mapping[str, int]) -> CounterMetricFamily:
+    family = CounterMetricFamily(f"anchorline_{name}", help, labels=["reason"])
+    for reason, count in sorted(counts.items()):
+        family.add_metric([reason], float(count))
+    return family
 
 
 def _number(value: float | str | None) -> float:
