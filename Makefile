@@ -11,7 +11,7 @@ STAMP := .venv/.anchorline-setup
 export SKIP_LLAMA LLAMA_WHEEL_INDEX
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve demo agents lint types imports tests test test-long bench-replay bench-peers bench-warm-turn bench-decode bench-constrained bench-arena clean
+.PHONY: help setup serve demo agents lint types imports tests test test-long bench-replay bench-peers bench-warm-turn bench-decode bench-constrained bench-arena bench-chain clean
 
 help: ## List the targets.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -79,6 +79,9 @@ bench-constrained: $(STAMP) ## Time per token within a JSON schema against time 
 
 bench-arena: $(STAMP) ## Export speed into a warm and into a fresh arena.
 	@OMP_WAIT_POLICY=passive $(BIN)/python benchmarks/arena.py $(ARGS)
+
+bench-chain: $(STAMP) ## Restoring a 128K-token chain of 60 turns, merged and not, against copying its bytes.
+	@OMP_WAIT_POLICY=passive $(BIN)/python benchmarks/chain.py $(ARGS)
 
 clean: ## Remove caches and build products (not .venv).
 	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

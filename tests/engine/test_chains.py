@@ -6,12 +6,19 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from anchorline.config import ModelConfig
 from anchorline.llama.interface import MemoryKind
+from anchorline.llama.model import load_model
+from tests.engine.exact import ask as ask_real
+from tests.engine.exact import conversation, engine_on
 from tests.engine.harness import Harness, make_prompt
+from tests.engine.test_real_states import with_generation_prompt
 from tests.support.consumer import Recorder
 from tests.support.fake_runtime import CELL_BYTES, FakeRuntime, expected_reply
 
 CHAIN_SEGMENTS = 8
+FIRST_TOKENS = 8
+"""Of a reply: later ones may differ by batch effects."""
 HEAD = [1, 2, 3, 4, 5, 6, 7, 8] * 4
 
 kinds = pytest.mark.parametrize("kind", list(MemoryKind))
@@ -131,3 +138,21 @@ def test_no_restore_takes_more_than_eight_segments(
         recorder = ask(harness, ids)
         histories.append([*ids, *recorder.tokens.get(0, [])])
     assert harness.runtime.longest_chain <= CHAIN_SEGMENTS
+
+
+@pytest.mark.parametrize("arch", ["llama", "qwen35", "gemma3"])
+def test_a_merged_chain_of_a_real_model_gives_the_answer_of_a_cold_run(arch: str) -> None:
+    model = load_model(ModelConfig(model=f"test:{arch}"))
+    try:
+        plain = conversation(1, 500, *[20] * 24)
+        turns = [with_generation_prompt(prompt, turn_start=len(prompt) - 20) for prompt in plain]
+        with engine_on(model, cache=True, exact=False) as engine:
+            for number, prompt in enumerate(turns):
+                (tokens, _), report = ask_real(engine, prompt, str(number))
+            assert engine.stats().cache.merged_segments > 0
+        with engine_on(model, cache=False, exact=False) as engine:
+            (expected, _), _ = ask_real(engine, turns[-1], "cold")
+    finally:
+        model.close()
+    assert report.restored_tokens >= len(plain[-2])
+    assert tokens[:FIRST_TOKENS] == expected[:FIRST_TOKENS]

@@ -85,9 +85,10 @@ def cell_span(blob: Bytes, offset: int, cell_bytes: int) -> tuple[int, int] | No
     if streams != 1 or count == 0 or end > blob.nbytes:
         return None
     positions = blob[begin:end].view(np.int32)[:: cell_bytes // 4]
-    # Cells lie in the order of the pool, which after frees need not be that of the positions.
     first = int(positions.min())
-    if first < 0 or not np.array_equal(np.sort(positions), np.arange(first, first + count)):
+    span = np.arange(first, first + count)
+    # Cells lie in the order of the pool, which after frees need not be that of the positions.
+    if first < 0 or not (np.array_equal(positions, span) or np.array_equal(np.sort(positions), span)):
         return None
     return first, first + count
 
