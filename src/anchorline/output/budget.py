@@ -70,12 +70,20 @@ class ReasoningBudget:
             return
         state.used_tokens += state.is_open
         state.tail += self._tokenizer.special_piece(token)
+        if not state.is_open and not self._anywhere:
+            state.tail = self._without_idle_ends(state.tail)
         tag = self._end if state.is_open else self._begin
-        if tag in state.tail and (state.is_open or self._anywhere or state.tail.lstrip().startswith(tag)):
+        if tag in state.tail and (state.is_open or self._anywhere or state.tail.startswith(tag)):
             state.is_open = not state.is_open
             state.tail = b""
         elif state.is_open or self._anywhere:
             state.tail = state.tail[-len(tag) :]
         else:
-            state.tail = state.tail.lstrip()
-            state.answers = not tag.startswith(state.tail)
+            state.answers = not any(known.startswith(state.tail) for known in (self._begin, self._end))
+
+    def _without_idle_ends(self, text: bytes) -> bytes:
+        """``text`` without white space and closing tags at its beginning: those that close nothing say nothing."""
+        text = text.lstrip()
+        while text.startswith(self._end):
+            text = text[len(self._end) :].lstrip()
+        return text
