@@ -97,6 +97,25 @@ def test_side_calls_at_every_turn_do_not_make_the_chain_longer(kind: MemoryKind)
     assert harness.runtime.longest_chain <= CHAIN_SEGMENTS
 
 
+def test_idle_sequences_make_room_for_a_merged_segment_of_which_a_part_is_wanted() -> None:
+    """The whole of it is imported before the rest is dropped: more cells than the stream itself takes."""
+    runtime = FakeRuntime(context_tokens=400, sequences=2, batch_tokens=16)
+    harness = Harness(runtime, parallel=1, resident_idle=1)
+    assert harness.cache is not None
+    ids = list(HEAD)
+    for turn in range(20):
+        ids += message(turn)
+        ask(harness, ids)
+    wanted = 100
+    match = harness.cache.match(make_prompt(ids), make_prompt(ids).tokens)
+    largest = max(span.cells_end for span in harness.cache.spans(match, 0, wanted))
+    ask(harness, [47] * 200)
+    assert wanted + 10 < harness.loop.pool.free_cells < largest
+    recorder = ask(harness, [*ids[:wanted], 47, 46, 45, 44])
+    assert recorder.report is not None
+    assert recorder.report.restored_tokens == wanted
+
+
 @kinds
 def test_a_small_budget_is_kept_while_chains_are_merged(kind: MemoryKind) -> None:
     harness = make(kind, cache_bytes=6_400)

@@ -57,7 +57,6 @@ class HostStorage:
         self.arena = HostArena(budget_bytes)
         self.counters = CacheCounters()
         self._tree = tree
-        self._merge_eviction_bytes = int(self.arena.budget_bytes * MERGE_EVICTION_SHARE)
 
     def store_rows(self, start: int, end: int, export: Export) -> Rows | Absence:
         """The exported rows of [start, end), or why there are none."""
@@ -72,12 +71,12 @@ class HostStorage:
 
     @property
     def merge_room_bytes(self) -> int:
-        """The largest merged copy that is worth an attempt."""
-        return max(self.arena.largest_free_bytes, self._merge_eviction_bytes)
+        """How large a merged copy may be: what is free at once, or the share that others may be evicted for."""
+        return max(self.arena.largest_free_bytes, int(self.arena.budget_bytes * MERGE_EVICTION_SHARE))
 
     def store_merged(self, start: int, end: int, export: Export) -> Rows | None:
         """The rows of [start, end), which are kept in parts, as one; None when there is no room (counted)."""
-        stored = self._store(lambda allocate: export(start, end, allocate), evicting_bytes=self._merge_eviction_bytes)
+        stored = self._store(lambda allocate: export(start, end, allocate))
         if isinstance(stored, Absence):
             self.counters.unmerged[stored] += 1
             return None
@@ -96,17 +95,13 @@ class HostStorage:
         self.counters.exported_bytes += memory.nbytes
         return State(memory, free, ends_reply=ends_reply)
 
-    def _store(
-        self, export: ExportState, *, evicting_bytes: int | None = None
-    ) -> tuple[memoryview, Callable[[], None]] | Absence:
-        """Export into the arena. What is larger than ``evicting_bytes`` makes nothing else go."""
+    def _store(self, export: ExportState) -> tuple[memoryview, Callable[[], None]] | Absence:
         extents: list[Extent] = []
         reasons: list[Absence] = []
         victims = Victims(self._tree)
 
         def allocate(size_bytes: int) -> memoryview | None:
-            may_evict = evicting_bytes is None or size_bytes <= evicting_bytes
-            taken = self._take(size_bytes, victims if may_evict else None)
+            taken = self._take(size_bytes, victims)
             if isinstance(taken, Absence):
                 reasons.append(taken)
                 return None
@@ -123,14 +118,14 @@ class HostStorage:
         free()
         return reasons[-1] if reasons else Absence.EXPORT_FAILED
 
-    def _take(self, size_bytes: int, victims: Victims | None) -> Extent | Absence:
+    def _take(self, size_bytes: int, victims: Victims) -> Extent | Absence:
         if size_bytes > self.arena.budget_bytes:
             return Absence.OVERSIZE
         if size_bytes > self.arena.limit_bytes:
             return Absence.MEMORY_SHORT
         extent = self.arena.allocate(size_bytes)
         while extent is None:
-            if victims is None or not self._evict(victims):
+            if not self._evict(victims):
                 return Absence.NO_ROOM
             extent = self.arena.allocate(size_bytes)
         return extent
