@@ -18,7 +18,7 @@ def keep_value(segment: Segment, *, tick: int, stateful: bool) -> float:
     """
     age = tick - segment.last_used
     expected_uses = (1.0 + segment.uses) * math.exp2(-age / HALF_LIFE_USES)
-    return expected_uses * recomputed_tokens(segment, stateful=stateful) / max(segment.kept_bytes, 1)
+    return expected_uses * recomputed_tokens(segment, stateful=stateful) / max(segment.charged_bytes, 1)
 
 
 def recomputed_tokens(segment: Segment, *, stateful: bool) -> int:

@@ -80,10 +80,17 @@ class Segment:
 
     @property
     def kept_bytes(self) -> int:
-        """This node's share of its export, by the tokens that are viewed of it, and its state; 0 for a ghost."""
-        if self.rows is None:
-            return 0
-        share = self.rows.nbytes * int(self.tokens.size) // self.rows.viewed_tokens
+        """This node's share of its export, by tokens, and its state; 0 for a ghost."""
+        return 0 if self.rows is None else self._bytes_of(self.rows.tokens)
+
+    @property
+    def charged_bytes(self) -> int:
+        """As ``kept_bytes``, but what nobody views of the export any more is charged to those who view the rest."""
+        return 0 if self.rows is None else self._bytes_of(self.rows.viewed_tokens)
+
+    def _bytes_of(self, sharing_tokens: int) -> int:
+        assert self.rows is not None
+        share = self.rows.nbytes * int(self.tokens.size) // sharing_tokens
         return share + (self.state.nbytes if self.state is not None else 0)
 
     def offspring(self) -> Iterator[Segment]:

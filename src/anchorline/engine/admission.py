@@ -86,7 +86,11 @@ class Admission:
         live = self._seat(stream, plan, source)
         failure = None
         if self.cache is not None and plan.host_tokens and live.length == plan.resident_tokens:
-            failure = self.restorer.restore(self.cache, live, match, plan.restored_tokens)
+            # What was saved to make room may have split the segments, or taken their place.
+            match = self._match(stream)
+            end = self.cache.resume_point(match, plan.restored_tokens)
+            if end > live.length:
+                failure = self.restorer.restore(self.cache, live, match, end)
         restored = self.clock()
         stream.live = live
         log.debug(
