@@ -54,9 +54,10 @@ def reported(lines: Iterable[str]) -> dict[str, dict[str, str]]:
 def calls_of(
     exchanges: Sequence[Exchange], report: dict[str, dict[str, str]], *, uses_tools: bool, mark: str
 ) -> list[Call]:
-    """The finished calls in the order in which they were asked.
+    """The finished calls in the order in which they were asked; ``mark`` is in the user's own words.
 
-    Of the main chat are those that hold ``mark``, the user's own words, and offer tools if the agent uses any.
+    Of the main chat are those that hold it and offer tools. Of an agent without tools, those in which it stands in
+    the first line of a message, as a question does and one that is quoted does not.
     """
     calls = []
     for exchange in exchanges:
@@ -65,8 +66,11 @@ def calls_of(
             continue
         tools = exchange.body.get("tools") or []
         messages = exchange.body.get("messages") or exchange.body.get("input") or []
+        if uses_tools:
+            main = bool(tools) and mark in json.dumps(messages)
+        else:
+            main = any(mark in str(message["content"]).partition("\n")[0] for message in messages)
         numbers = {name: int(pairs[name]) for name in FIELDS}
-        main = (bool(tools) or not uses_tools) and mark in json.dumps(messages)
         calls.append(Call(main=main, messages=len(messages), tools=len(tools), differs=pairs["differs"], **numbers))
     return calls
 
@@ -99,15 +103,17 @@ def probes(exchanges: Sequence[Exchange]) -> list[str]:
 
 
 def as_rows(calls: Sequence[Call]) -> list[list[str]]:
-    """One row for each call; of a reply it says how many tokens the next main call brought back as they were."""
+    """One row for each call, with how much of the reply before it came back as it was generated.
+
+    That reply is the one of the call that this one goes on from: of those whose whole prompt it repeats, the longest.
+    """
     rows = []
-    earlier: Call | None = None
-    for call in calls:
+    for index, call in enumerate(calls):
+        repeated = [earlier for earlier in calls[:index] if earlier.prompt <= call.seen]
         returned = "-"
-        if call.main and earlier is not None:
-            returned = f"{min(max(call.seen - earlier.prompt, 0), earlier.generated)}/{earlier.generated}"
-        if call.main:
-            earlier = call
+        if repeated:
+            before = max(repeated, key=lambda earlier: earlier.prompt)
+            returned = f"{min(call.seen - before.prompt, before.generated)}/{before.generated}"
         numbers = (call.messages, call.tools, call.prompt, call.seen, call.restored, call.prefilled)
         rows.append(["main" if call.main else "side", *map(str, numbers), returned, call.differs])
     return rows
