@@ -21,6 +21,7 @@ class ToyTokenizer:
         control: Sequence[str],
         *,
         bos: str | None = None,
+        eos: str | None = None,
         adds_bos: bool = False,
         strips: Mapping[str, tuple[bool, bool]] | None = None,
     ) -> None:
@@ -31,6 +32,7 @@ class ToyTokenizer:
         self._pieces |= {byte: bytes([byte]) for byte in range(256)}
         self._merges = sorted(MERGES, key=len, reverse=True)
         self._bos = None if bos is None else self._control[bos]
+        self._eos = None if eos is None else self._control[eos]
         self._adds_bos = adds_bos
         self.calls = 0
 
@@ -48,7 +50,7 @@ class ToyTokenizer:
 
     @property
     def eos(self) -> int | None:
-        return None
+        return self._eos
 
     @property
     def adds_bos(self) -> bool:

@@ -29,7 +29,7 @@ from anchorline.prompt.messages import (
     split_parallel_calls,
     system_count,
 )
-from anchorline.prompt.probe import Capabilities
+from anchorline.prompt.probe import REASONING, Capabilities
 from anchorline.prompt.select import SelectedTemplate, template_tokens
 from anchorline.prompt.splice import NO_SPLICES, Splicer, Splices
 from anchorline.prompt.template import RESERVED_KWARGS, ChatTemplate, Clock
@@ -124,6 +124,8 @@ class _Voice:
             messages = merge_system(messages)
         if not self.capabilities.parallel_calls:
             messages = split_parallel_calls(messages)
+        if self.capabilities.reasoning_key != REASONING or not self.capabilities.reasoning_beside_text:
+            messages = [self._with_reasoning(message) for message in messages]
         if self.capabilities.null_call_content:
             messages = [
                 {**message, "content": None} if "tool_calls" in message and not message["content"] else message
@@ -137,6 +139,15 @@ class _Voice:
                 for message in messages
             ]
         return messages
+
+    def _with_reasoning(self, message: Message) -> Message:
+        """``message`` with its reasoning where the template looks for it, if it may stand beside the text."""
+        if REASONING not in message:
+            return message
+        rest = {key: value for key, value in message.items() if key != REASONING}
+        if rest["content"] and "tool_calls" in rest and not self.capabilities.reasoning_beside_text:
+            return rest
+        return {**rest, self.capabilities.reasoning_key: message[REASONING]}
 
 
 class PromptBuilder:

@@ -33,6 +33,11 @@ _TOOLS = (
 _SYSTEM = {"role": "system", "content": "probe system"}
 _USER = {"role": "user", "content": "probe user"}
 _NOW = datetime(2000, 1, 1)
+_VALUES = ("probe_value", "probe_other")
+"""Argument of each call."""
+_THOUGHT = "probe thought"
+REASONING = "reasoning_content"
+_REASONING_KEYS = (REASONING, "reasoning", "thinking")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +63,13 @@ class Capabilities:
     text_arguments: bool
     """Wants the arguments of a tool call as JSON text instead of an object."""
     parallel_calls: bool
-    """Takes several tool calls in one message."""
+    """Shows several tool calls of one message."""
     call_ids: bool
     """Shows the ids of tool calls or results."""
+    reasoning_key: str = REASONING
+    """Field of an assistant message in which it looks for reasoning."""
+    reasoning_beside_text: bool = True
+    """Takes a message with tool calls that has both reasoning and text."""
     efforts: tuple[str, ...] = ()
     """The reasoning efforts that it knows; none when it reads no such option."""
 
@@ -76,6 +85,8 @@ def probe(template: ChatTemplate, tokens: TemplateTokens) -> Capabilities:
     user, system = (_typed(_USER), _typed(_SYSTEM)) if typed else (_USER, _SYSTEM)
     base = [system, user] if "probe system" in _render(template, tokens, [system, user]) else [user]
     form = _call_form(template, tokens, base)
+    turn = form.turn()
+    reasoning_key = _reasoning_key(template, tokens, base, turn)
     return Capabilities(
         system=len(base) == 2,
         tools=_TOOL_NAME in _render(template, tokens, base, tools=_TOOLS),
@@ -83,9 +94,27 @@ def probe(template: ChatTemplate, tokens: TemplateTokens) -> Capabilities:
         null_call_content=form.null_content,
         text_arguments=form.text_arguments,
         parallel_calls=form.parallel,
-        call_ids=_CALL_ID in _render(template, tokens, [*base, *form.turn()]),
+        call_ids=_CALL_ID in _render(template, tokens, [*base, *turn]),
+        reasoning_key=reasoning_key,
+        reasoning_beside_text=bool(
+            _render(template, tokens, [*base, {**turn[0], reasoning_key: _THOUGHT, "content": "probe text"}, *turn[1:]])
+        ),
         efforts=_efforts(template, tokens, [user]),
     )
+
+
+def _reasoning_key(
+    template: ChatTemplate,
+    tokens: TemplateTokens,
+    base: Sequence[Mapping[str, Any]],
+    turn: Sequence[Mapping[str, Any]],
+) -> str:
+    """The field whose reasoning is shown with a call; the usual one where none is."""
+    call, *results = turn
+    for key in _REASONING_KEYS:
+        if _THOUGHT in _render(template, tokens, [*base, {**call, key: _THOUGHT}, *results]):
+            return key
+    return REASONING
 
 
 def _efforts(template: ChatTemplate, tokens: TemplateTokens, messages: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
@@ -105,12 +134,20 @@ class _CallForm:
     text_arguments: bool = False
     parallel: bool = True
 
+    @property
+    def values(self) -> tuple[str, ...]:
+        """What the arguments of the calls say."""
+        return _VALUES if self.parallel else _VALUES[:1]
+
+    def _arguments(self, value: str) -> Any:
+        return f'{{"probe_key": "{value}"}}' if self.text_arguments else {"probe_key": value}
+
     def turn(self) -> list[dict[str, Any]]:
-        arguments: Any = {"probe_key": "probe_value"}
-        if self.text_arguments:
-            arguments = '{"probe_key": "probe_value"}'
-        ids = (_CALL_ID, "probe0002") if self.parallel else (_CALL_ID,)
-        calls = [{"id": id, "type": "function", "function": {"name": _TOOL_NAME, "arguments": arguments}} for id in ids]
+        ids = (_CALL_ID, "probe0002")[: len(self.values)]
+        calls = [
+            {"id": id, "type": "function", "function": {"name": _TOOL_NAME, "arguments": self._arguments(value)}}
+            for id, value in zip(ids, self.values, strict=True)
+        ]
         call = {"role": "assistant", "content": None if self.null_content else "", "tool_calls": calls}
         results = [{"role": "tool", "content": "probe result", "tool_call_id": id, "name": _TOOL_NAME} for id in ids]
         return [call, *results]
@@ -121,7 +158,7 @@ def _call_form(template: ChatTemplate, tokens: TemplateTokens, base: Sequence[Ma
     for parallel, null_content, text_arguments in product((True, False), (False, True), (False, True)):
         form = _CallForm(null_content, text_arguments, parallel)
         text = _render(template, tokens, [*base, *form.turn()])
-        if _TOOL_NAME in text and "probe_value" in text:
+        if _TOOL_NAME in text and all(value in text for value in form.values):
             return form
     return _CallForm()
 

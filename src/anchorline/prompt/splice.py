@@ -5,8 +5,8 @@
                a generation prompt ends here               the token that ends a turn comes next
     spliced    …<|im_start|>assistant\\n  placeholder of the ids that were generated <|im_end|>\\n…
 
-The ids stand there only if the template permits: what it wrote must be the very text that was generated or,
-for a turn with tool calls, say the same when it is read as a reply. A template that leaves out the reasoning of
+The ids stand there only if the template permits: what it wrote must be the very text that was generated, or
+say the same when it is read as a reply. A template that leaves out the reasoning of
 old turns, say, gets its way. And the text up to there must begin like the prompt that the turn was generated
 from; then the ids of both are the same up to the turn's end.
 """
@@ -138,22 +138,44 @@ class Splicer:
             part = render(messages[: index + 1])
         except RequestError:
             return None, len(text)
-        start, end = len(before), common_characters(part, text)
-        parts_at = end + 1  # the first character that is another one than in the part
-        if not text.startswith(before) or end < start:
-            return None, parts_at
-        end = start + self._without_turn_end(text[start:end], turn)
-        written = text[start:end].replace(guard, "")
-        if written == turn.text or (turn.said.calls and read(written, before).means(turn.said)):
-            return (start, end), end
-        return None, parts_at
+        start = len(before)
+        if not text.startswith(before):
+            return None, common_characters(before, text) + 1
+        same = _end_behind(text, start, length=len(turn.text), guard=guard)
+        if text[start:same].replace(guard, "") == turn.text:
+            return (start, same), same
+        end, checked = self._end(text, start, part, turn)
+        if end is not None and read(text[start:end].replace(guard, ""), before).means(turn.said):
+            return (start, end), checked
+        return None, max(same, checked) + 1
 
-    def _without_turn_end(self, written: str, turn: GeneratedTurn) -> int:
-        """Length of ``written`` without the control token that ends the turn, which is not among its ids."""
-        last = next(iter(deque(self.tokenizer.control.pattern.finditer(written), maxlen=1)), None)
-        if last is None or written[last.end() :].strip() or turn.text.rstrip().endswith(last.group()):
-            return len(written)
-        return last.start()
+    def _end(self, text: str, start: int, part: str, turn: GeneratedTurn) -> tuple[int | None, int]:
+        """Where in ``text`` the turn written from ``start`` on ends, and how much of the text says so.
+
+        ``part`` is the render that the turn ends. Mostly the text goes on from there, though another token may end
+        a turn that something follows. A template that writes the last turn in a way of its own still ends
+        it by the same token.
+        """
+        last = next(iter(deque(self.tokenizer.control.pattern.finditer(part, start), maxlen=1)), None)
+        if last is None or part[last.end() :].strip() or turn.text.rstrip().endswith(last.group()):
+            # No token ends it, and white space behind it parts it from what follows.
+            end = len(part.rstrip()) if turn.text == turn.text.rstrip() else len(part)
+            agrees = common_characters(part, text)
+            return (end, end) if agrees >= end else (None, agrees)
+        if text.startswith(part[: last.start()]) and self.tokenizer.control.pattern.match(text, last.start()):
+            return last.start(), last.start()
+        for match in self.tokenizer.control.pattern.finditer(text, start):
+            if match.group() == last.group():
+                return match.start(), match.end()
+        return None, len(text)
+
+
+def _end_behind(text: str, start: int, *, length: int, guard: str) -> int:
+    """End of the ``length`` characters from ``start`` on; guards don't count."""
+    end = start + length
+    while end < len(text) and (missing := length + text.count(guard, start, end) - (end - start)):
+        end += missing
+    return min(end, len(text))
 
 
 class _Hashed:

@@ -1,0 +1,103 @@
+"""Turns of every family come back through its template: which of them keep their ids."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from anchorline.errors import RequestError
+from anchorline.output.formats import FORMATS, detect_format
+from anchorline.prompt.builder import BuiltPrompt
+from anchorline.prompt.template import ChatTemplate
+from tests.prompt.speaking import Message, Speaker, ids_of, results_of, rewritten
+from tests.prompt.support import system, user
+from tests.support.families import FAMILIES, Call
+
+START: list[Message] = [system("be brief"), user("what is in the file?")]
+READ: Call = ("read_file", {"path": "the abc.txt", "line": 7})
+LIST: Call = ("list_files", {"path": "/", "exact": True})
+
+
+@pytest.fixture(params=sorted(FORMATS))
+def speaker(request: pytest.FixtureRequest) -> Iterator[Speaker]:
+    yield Speaker(FAMILIES[request.param])
+
+
+def begins(longer: list[int], shorter: list[int]) -> bool:
+    return longer[: len(shorter)] == shorter
+
+
+def test_every_template_is_one_of_its_family(speaker: Speaker) -> None:
+    family = speaker.family
+    detected = detect_format(ChatTemplate(family.template).source, family.control)
+    assert detected.name == family.name
+    first = speaker.chat(START)
+    assert "read_file" in first.text
+    assert "be brief" in first.text
+    parallel = speaker.builder._tools.capabilities.parallel_calls
+    assert parallel == family.parallel
+
+
+@pytest.mark.parametrize("content", ["", "Let me look."])
+@pytest.mark.parametrize("reasoning", ["", "Hm, the abc."])
+def test_a_call_keeps_its_ids(speaker: Speaker, content: str, reasoning: str) -> None:
+    if content and speaker.family.name in ("llama", "harmony"):
+        pytest.skip("its template shows no text beside a call")
+    if reasoning and not speaker.family.shows_reasoning:
+        pytest.skip("its template shows no reasoning")
+    known, message = speaker.answer(START, reasoning=reasoning, content=content, calls=[READ])
+    built = speaker.chat([*START, rewritten(message), *results_of(message, "hello")])
+    plain = speaker.without_memo([*START, message, *results_of(message, "hello")])
+    assert not begins(ids_of(plain), known)
+    if speaker.family.opens_reasoning and not reasoning:
+        assert ids_of(built) == ids_of(plain)
+        return
+    assert begins(ids_of(built), known), built.text
+    behind = ids_of(built)[len(known) :]
+    assert ids_of(plain)[-len(behind) :] == behind
+
+
+def test_results_of_two_calls_may_come_in_any_order(speaker: Speaker) -> None:
+    if not speaker.family.parallel:
+        pytest.skip("it makes one call at a time")
+    reasoning = "Both." if speaker.family.shows_reasoning else ""
+    known, message = speaker.answer(START, reasoning=reasoning, calls=[READ, LIST])
+    one, other = results_of(message, "hello", "the abc")
+    history = [*START, rewritten(message), other, one]
+    built = speaker.chat(history)
+    assert begins(ids_of(built), known), built.text
+    assert ids_of(built) == ids_of(speaker.chat([*START, message, one, other]))
+    assert built.text.rindex("hello") < built.text.rindex("the abc")
+    assert history[-2:] == [other, one]
+
+
+def test_the_users_next_turn_goes_on_behind_everything(speaker: Speaker) -> None:
+    known, called = speaker.answer(START, calls=[READ])
+    history = [*START, rewritten(called), *results_of(called, "hello")]
+    known, said = speaker.answer(history, content="It says hello.")
+    history += [said, user("and the other?")]
+    assert begins(ids_of(speaker.chat(history)), known) is not speaker.family.rewrites_old
+    again, called = speaker.answer(history, calls=[LIST])
+    history += [rewritten(called), *results_of(called, "nothing")]
+    assert begins(ids_of(speaker.chat(history)), again) is not speaker.family.opens_reasoning
+
+
+@pytest.mark.parametrize("arguments", ['{"path": "the abc.txt", "line": 8}', '{"path": "the abc.txt"}', "{}", "no"])
+def test_an_id_with_other_arguments_is_not_trusted(speaker: Speaker, arguments: str) -> None:
+    reasoning = "Hm." if speaker.family.shows_reasoning else ""
+    known, message = speaker.answer(START, reasoning=reasoning, calls=[READ])
+    (call,) = message["tool_calls"]
+    forged = {**call, "function": {**call["function"], "arguments": arguments}}
+    history = [*START, {**message, "tool_calls": [forged]}, *results_of(message, "hello")]
+    built = outcome(lambda: speaker.chat(history))
+    assert built == outcome(lambda: speaker.without_memo(history))
+    assert not begins(built, known)
+
+
+def outcome(build: Callable[[], BuiltPrompt]) -> list[int]:
+    """Ids of a prompt; none where the template refuses it."""
+    try:
+        return ids_of(build())
+    except RequestError:
+        return []
