@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from anchorline.engine.request import FinishReason, SampledToken
-from anchorline.output.events import ReplyEvent, TextDelta, ReasoningDelta, ToolCallDelta, ToolCallStarted
+from anchorline.output.events import ReasoningDelta, ReplyEvent, TextDelta, ToolCallDelta, ToolCallStarted
 from anchorline.output.format import CallMode, ReplyContext
 from anchorline.output.formats import FORMATS
 from anchorline.output.reply import Reply
