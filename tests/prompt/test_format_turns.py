@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
@@ -20,8 +20,8 @@ LIST: Call = ("list_files", {"path": "/", "exact": True})
 
 
 @pytest.fixture(params=sorted(FORMATS))
-def speaker(request: pytest.FixtureRequest) -> Iterator[Speaker]:
-    yield Speaker(FAMILIES[request.param])
+def speaker(request: pytest.FixtureRequest) -> Speaker:
+    return Speaker(FAMILIES[request.param])
 
 
 def begins(longer: list[int], shorter: list[int]) -> bool:
