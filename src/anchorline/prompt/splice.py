@@ -110,14 +110,15 @@ class Splicer:
         spans, hashed, left = list[Span](), _Hashed(text), PLACES_PER_REQUEST
         for index in sorted(turns):
             turn = turns[index]
-            place = turn.place
+            place = turn.places.get(index)
             if place is None or hashed.digest(place.checked) != place.digest:
                 if not left:
                     break
                 left -= 1
                 self.searches += 1
                 span, checked = self._search(text, turn, index, messages, render, read, guard)
-                place = turn.place = Place(span, checked, hashed.digest(checked))
+                place = Place(span, checked, hashed.digest(checked))
+                turn.note(index, place)
             if place.span is not None:
                 spans.append(Span(*place.span, self.tokenizer.placeholder(turn.tokens), turn))
         return Splices(text, tuple(spans))

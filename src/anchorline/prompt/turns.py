@@ -31,6 +31,9 @@ from anchorline.output.meaning import Said, SaidBuilder
 from anchorline.prompt.memo import ByteMemo
 from anchorline.prompt.messages import Message
 
+PLACES_PER_TURN = 64
+"""At how many places in conversations a turn is found without a search."""
+
 
 @dataclass(frozen=True, slots=True)
 class Place:
@@ -46,21 +49,29 @@ class Place:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class GeneratedTurn:
-    """One choice of a reply that the model ended itself. Never changed but for ``place``."""
+    """One choice of a reply that the model ended itself. Never changed but for ``places``."""
 
     tokens: TokenArray
     """Generated ids without the one that ended the turn; read-only."""
     text: str
     """Their text, control tokens spelled out."""
     said: Said
-    place: Place | None = None
-    """Where it was last found, to be checked before it is believed."""
+    places: Mapping[int, Place] = field(default_factory=dict)
+    """Index of a message → where it was last found as that one, to be checked before it is believed.
+
+    One turn stands for all that are alike, so a conversation may hold it several times. Replaced, never changed.
+    """
 
     @property
     def held_bytes(self) -> int:
         said = self.said
         texts = (self.text, said.reasoning, said.content, *(call.arguments for call in said.calls))
         return int(self.tokens.nbytes) + sum(map(len, texts)) * 2 + 500 * (1 + len(said.calls))
+
+    def note(self, index: int, place: Place) -> None:
+        """Keep where the turn was looked for as message ``index``, in the stead of what was noted longest ago."""
+        kept = [item for item in self.places.items() if item[0] != index]
+        self.places = dict([*kept[1 - PLACES_PER_TURN :], (index, place)])
 
     def matches(self, message: Mapping[str, object]) -> bool:
         """Whether a normalised assistant message means the same; reasoning may have been dropped."""
@@ -97,10 +108,17 @@ class TurnMemo:
         self._turns: ByteMemo[tuple[str, bytes], GeneratedTurn] = ByteMemo(limit_bytes, limit_entries=limit_entries)
 
     def remember(self, tenant: str, turn: GeneratedTurn) -> None:
-        """Keep a turn for the clients of ``tenant``; one that says nothing is not worth it."""
-        if turn.tokens.size:
-            calls, content = turn.said.calls, turn.said.content
-            self._turns.put((tenant, _key(calls[0].id if calls else None, content)), turn, turn.held_bytes)
+        """Keep a turn for the clients of ``tenant``; one that says nothing is not worth it.
+
+        Of equal ones the first is kept, which knows its places.
+        """
+        if not turn.tokens.size:
+            return
+        calls, content = turn.said.calls, turn.said.content
+        key = (tenant, _key(calls[0].id if calls else None, content))
+        known = self._turns.get(key)
+        if known is None or known.said != turn.said or not np.array_equal(known.tokens, turn.tokens):
+            self._turns.put(key, turn, turn.held_bytes)
 
     def find(self, tenant: str, message: Message) -> GeneratedTurn | None:
         """The turn of which a normalised message is a copy, if it is one."""
