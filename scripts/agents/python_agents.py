@@ -78,12 +78,12 @@ def _mini_swe_agent(place: Place) -> None:
     )
 
 
-def _driven(driver: str, *requirements: str) -> Callable[[Place], None]:
-    """A library, driven by one of our scripts."""
+def _driven(driver: str, *requirements: str, api: str = "chat") -> Callable[[Place], None]:
+    """A library, driven by one of our scripts; ``api`` is the protocol where it speaks several."""
 
     def drive(place: Place) -> None:
         python = place.pip(*requirements) / "python"
-        place.run(python, DRIVERS / f"{driver}.py", FIRST, SECOND, BASE_URL=f"{place.url}/v1")
+        place.run(python, DRIVERS / f"{driver}.py", FIRST, SECOND, BASE_URL=f"{place.url}/v1", API=api)
 
     return drive
 
@@ -108,6 +108,11 @@ AGENTS = (
         drive=_driven("pydantic_ai_agent", "pydantic-ai-slim[openai]==2.68.0"),
     ),
     Agent(name="openai-agents", version="0.24.0", drive=_driven("openai_agents_agent", "openai-agents==0.24.0")),
+    Agent(
+        name="openai-agents-responses",
+        version="0.24.0",
+        drive=_driven("openai_agents_agent", "openai-agents==0.24.0", api="responses"),
+    ),
     Agent(name="mini-swe-agent", version="2.4.6", drive=_mini_swe_agent, rules=one_task_rules),
     Agent(name="aider", version="0.86.2", drive=_aider, uses_tools=False, rules=edit_rules),
 )

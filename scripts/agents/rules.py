@@ -53,7 +53,8 @@ def final_answer_rules() -> list[dict[str, Any]]:
     """For agents that end with a tool of their own and get results as user messages."""
     answer = {"name": "final_answer", "arguments": {"answer": "It printed its text."}}
     ends = {"match": {"contains": "Observation"}, "reply": {"tool_calls": [answer]}, "repeat": True}
-    return [ends, *tool_rules()]
+    *questions, after, title = tool_rules()
+    return [*questions, ends, after, title]
 
 
 def one_turn_rules() -> list[dict[str, Any]]:
