@@ -139,6 +139,8 @@ class ModelConfig:
     test_seed: int = setting(0, "--test-seed", "Seed of a test:ARCH model's random weights.", minimum=0)
     test_spelling: bool = False
     """Whether a test:ARCH model has the vocabulary that spells any text; so with --script."""
+    test_control: tuple[str, ...] = ()
+    """Control tokens of that vocabulary beside those of ChatML."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -73,7 +73,7 @@ def test_results_of_two_calls_may_come_in_any_order(speaker: Speaker) -> None:
 
 
 def test_the_users_next_turn_goes_on_behind_everything(speaker: Speaker) -> None:
-    known, called = speaker.answer(START, calls=[READ])
+    _, called = speaker.answer(START, calls=[READ])
     history = [*START, rewritten(called), *results_of(called, "hello")]
     known, said = speaker.answer(history, content="It says hello.")
     history += [said, user("and the other?")]
@@ -101,3 +101,41 @@ def outcome(build: Callable[[], BuiltPrompt]) -> list[int]:
         return ids_of(build())
     except RequestError:
         return []
+
+
+OWN_IDS = {
+    "kimi": "<|tool_calls_section_begin|><|tool_call_begin|>functions.read_file:7<|tool_call_argument_begin|>"
+    '{"path":  "a"}<|tool_call_end|><|tool_calls_section_end|>',
+    "mistral": '[TOOL_CALLS][{"name":"read_file", "arguments":  {"path": "a"}, "id": "abcDEF123"}]',
+    "mistral-named": '[TOOL_CALLS]read_file[CALL_ID]abcDEF123[ARGS]{"path":  "a"}',
+}
+
+
+@pytest.mark.parametrize(("name", "text"), OWN_IDS.items())
+def test_a_result_names_the_id_that_the_model_wrote(name: str, text: str) -> None:
+    speaker = Speaker(FAMILIES[name])
+    prompt, reply = speaker.chat(START), speaker.spell(text)
+    message = speaker.hear(reply, prompt_end=prompt.text)
+    built = speaker.chat([*START, rewritten(message), *results_of(message, "hello")])
+    assert begins(ids_of(built), ids_of(prompt) + reply)
+    own = "functions.read_file:7" if name == "kimi" else "abcDEF123"
+    assert built.text.count(own) == 2
+
+
+@pytest.mark.parametrize(("name", "text"), OWN_IDS.items())
+def test_an_id_that_the_template_does_not_take_is_not_kept(name: str, text: str) -> None:
+    """Then the call would not have the id that its result names."""
+    speaker = Speaker(FAMILIES[name])
+    reply = speaker.spell(text.replace("functions.", "").replace("abcDEF123", "a-1"))
+    message = speaker.hear(reply, prompt_end=speaker.chat(START).text)
+    history = [*START, message, *results_of(message, "hello")]
+    assert ids_of(speaker.chat(history)) == ids_of(speaker.without_memo(history))
+
+
+def test_two_calls_that_the_model_gave_one_id_are_told_apart() -> None:
+    speaker = Speaker(FAMILIES["mistral-named"])
+    reply = speaker.spell(OWN_IDS["mistral-named"] * 2)
+    message = speaker.hear(reply, prompt_end=speaker.chat(START).text)
+    built = speaker.chat([*START, message, *results_of(message, "hello", "the abc")])
+    assert "abcDEF123" not in built.text
+    assert built.text.count("000000001") == 2

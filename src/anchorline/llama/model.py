@@ -110,6 +110,7 @@ def _load_test_model(config: ModelConfig) -> Model:
         context_tokens=config.test_context,
         seed=config.test_seed,
         spelling=config.test_spelling,
+        control=config.test_control,
         params=native.struct,
     )
     return _finish(built.handle, config, name=config.model, native=native, built=built)

@@ -25,9 +25,9 @@ from anchorline.llama.testvocabulary import (
     CONTROL_TOKENS,
     END_OF_TURN,
     HASHING_WORDS,
-    MERGES,
-    SPELLING_WORDS,
     VOCAB_SIZE,
+    merges,
+    spelling_words,
 )
 
 MAX_CONTEXT = 131072
@@ -72,10 +72,17 @@ class BuiltModel:
 
 
 def build(
-    architecture: str, *, context_tokens: int, seed: int, spelling: bool = False, params: Any = None
+    architecture: str,
+    *,
+    context_tokens: int,
+    seed: int,
+    spelling: bool = False,
+    control: Sequence[str] = (),
+    params: Any = None,
 ) -> BuiltModel:
     """Build the model, under ``params`` if llama_model_params are given; ``spelling`` chooses that vocabulary.
 
+    It has ``control`` tokens beside those of ChatML.
     Raises ConfigError for an unknown architecture or a context over MAX_CONTEXT, ModelError when
     llama.cpp refuses the model.
     """
@@ -89,7 +96,7 @@ def build(
     metadata = library.gguf_init_empty()
     try:
         _set_hyperparameters(metadata, architecture, shape, context_tokens)
-        _set_vocabulary(metadata, spelling=spelling)
+        _set_vocabulary(metadata, spelling=spelling, control=control)
         sizes: dict[str, tuple[int, int]] = {}
         fill = _filler(seed, sizes)
         params = api.llama_model_default_params() if params is None else params
@@ -134,14 +141,15 @@ def _set_hyperparameters(metadata: Any, architecture: str, shape: TestArchitectu
         _set(metadata, f"{native_name}.{key}", value)
 
 
-def _set_vocabulary(metadata: Any, *, spelling: bool) -> None:
-    words = SPELLING_WORDS if spelling else HASHING_WORDS
-    types = [_NORMAL] * (VOCAB_SIZE - len(CONTROL_TOKENS)) + [_CONTROL] * len(CONTROL_TOKENS)
+def _set_vocabulary(metadata: Any, *, spelling: bool, control: Sequence[str]) -> None:
+    words = spelling_words(control) if spelling else HASHING_WORDS
+    special = len(CONTROL_TOKENS) + (len(control) if spelling else 0)
+    types = [_NORMAL] * (VOCAB_SIZE - special) + [_CONTROL] * special
     _set(metadata, "tokenizer.ggml.model", "gpt2" if spelling else "test")
     if spelling:
         _set(metadata, "tokenizer.ggml.pre", "gpt-2")
         _set(metadata, "tokenizer.ggml.bos_token_id", words.index(BEGINNING))  # else it is the id that GPT-2 has
-        _set_texts(metadata, "tokenizer.ggml.merges", MERGES)
+        _set_texts(metadata, "tokenizer.ggml.merges", merges(control))
     _set_texts(metadata, "tokenizer.ggml.tokens", words)
     _set_array(metadata, "tokenizer.ggml.scores", np.zeros(VOCAB_SIZE, np.float32), library.GGUF_TYPE_FLOAT32)
     _set_array(metadata, "tokenizer.ggml.token_type", np.array(types, np.int32), library.GGUF_TYPE_INT32)

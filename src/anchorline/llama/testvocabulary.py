@@ -9,6 +9,8 @@ JSON schemas and English prose. About two bytes make a token.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 CONTROL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 """The last ids of the vocabulary, in this order."""
 BEGINNING, END_OF_TURN = CONTROL_TOKENS[0], CONTROL_TOKENS[2]
@@ -40,8 +42,16 @@ def _byte_letters() -> list[str]:
     return [chr(byte) if byte in printable else chr(next(others)) for byte in range(256)]
 
 
-SPELLING_WORDS = (*_byte_letters(), *(pair.replace(" ", "") for pair in MERGES), *CONTROL_TOKENS)
-"""The text of every token, by id."""
-VOCAB_SIZE = len(SPELLING_WORDS)
+def merges(control: Sequence[str] = ()) -> tuple[str, ...]:
+    """The pairs that are left where ``control`` tokens take the place of the last ones."""
+    return MERGES[: len(MERGES) - len(control)]
+
+
+def spelling_words(control: Sequence[str] = ()) -> tuple[str, ...]:
+    """The text of every token, by id; ``control`` ones stand before those of ChatML."""
+    return (*_byte_letters(), *(pair.replace(" ", "") for pair in merges(control)), *control, *CONTROL_TOKENS)
+
+
+VOCAB_SIZE = len(spelling_words())
 HASHING_WORDS = (*(f"word{token}" for token in range(VOCAB_SIZE - len(CONTROL_TOKENS))), *CONTROL_TOKENS)
 """Equally many, so that both vocabularies fit the same weights. Ids read back as hex."""

@@ -75,12 +75,16 @@ class ToolCallFinished:
 
 @dataclass(frozen=True, slots=True)
 class ChoiceFinished:
-    """A choice ended; ``stop_string`` is the one that was found, or None. ``calls`` complete ones were made."""
+    """A choice ended; ``stop_string`` is the one that was found, or None. ``calls`` complete ones were made.
+
+    ``written_ids`` are the ids that the model itself wrote into its calls, None for one without; () if there are none.
+    """
 
     choice: int
     reason: FinishReason
     stop_string: str | None
     calls: int = 0
+    written_ids: tuple[str | None, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from anchorline.engine.request import FinishReason
@@ -22,11 +22,13 @@ from anchorline.output.format import CallMode, ReplyContext, ReplyFormat
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SaidCall:
-    """One tool call; ``arguments`` is JSON text as it was written."""
+    """One tool call; ``arguments`` is JSON text as it was written, ``id`` the one that clients know it by."""
 
     id: str
     name: str
     arguments: str
+    written_id: str | None = None
+    """The id that stands in the reply itself, if one does."""
 
     def means(self, name: str, arguments: str) -> bool:
         """Whether a call of ``name`` with ``arguments`` asks for the same."""
@@ -42,12 +44,19 @@ class Said:
     calls: tuple[SaidCall, ...]
 
     def means(self, other: Said) -> bool:
-        """Whether both say the same; white space around texts, call ids and the spelling of JSON don't count."""
+        """Whether both say the same; white space around texts and the spelling of JSON don't count.
+
+        Ids count where both write them, since results name them.
+        """
         return (
             self.reasoning.strip() == other.reasoning.strip()
             and self.content.strip() == other.content.strip()
             and len(self.calls) == len(other.calls)
-            and all(call.means(own.name, own.arguments) for call, own in zip(self.calls, other.calls, strict=True))
+            and all(
+                call.means(own.name, own.arguments)
+                and (call.written_id == own.written_id or None in (call.written_id, own.written_id))
+                for call, own in zip(self.calls, other.calls, strict=True)
+            )
         )
 
 
@@ -76,6 +85,8 @@ class SaidBuilder:
                 call = SaidCall(id=self._open.id, name=self._open.name, arguments="".join(self._arguments))
                 self._calls.append(call)
                 self._open = None
+            case ChoiceFinished(written_ids=ids) if ids:
+                self._calls = [replace(call, written_id=id) for call, id in zip(self._calls, ids, strict=True)]
             case _:
                 pass
 

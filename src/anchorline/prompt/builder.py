@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
@@ -42,6 +43,9 @@ PINNED_SYSTEM_TOKENS = 256
 _KIMI_CALL = "<|tool_call_argument_begin|>"
 """What a template writes that begins a call with its id, ``functions.NAME:COUNT``."""
 _QUESTION = {"role": "user", "content": "?"}
+
+_KIMI_ID = re.compile(r"functions\.[^\s<:]+:\d{1,9}")
+_PLAIN_ID = re.compile(r"[A-Za-z0-9]{9}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,6 +121,13 @@ class _Voice:
         Nine letters and digits are what templates take that take not any; Kimi's model knows one form of its own.
         """
         return f"functions.{tool}:{count}" if _KIMI_CALL in self.template.source else f"{count:09d}"
+
+    def own_ids(self, said: Said) -> list[str | None]:
+        """The ids that a model wrote into the calls of a turn, where they are of the form above and tell them apart."""
+        form = _KIMI_ID if _KIMI_CALL in self.template.source else _PLAIN_ID
+        ids = [call.written_id for call in said.calls]
+        told_apart = len(set(ids)) == len(ids)
+        return [id if told_apart and id is not None and form.fullmatch(id) else None for id in ids]
 
     def shape(self, messages: list[Message]) -> list[Message]:
         """Guarded messages in the form this template wants."""
@@ -325,7 +336,8 @@ class PromptBuilder:
         if effort is not None:
             kwargs = {**effort_kwargs(effort, voice.capabilities.efforts), **kwargs}
         if voice.capabilities.call_ids:
-            normal = number_calls(normal, voice.name_call)
+            written = {index: voice.own_ids(turn.said) for index, turn in turns.items()}
+            normal = number_calls(normal, voice.name_call, written=written)
         guarded = voice.guard.guard(normal, tools=tools or None, tools_json=tools_json, kwargs=kwargs)
         last = None
         if continue_final:

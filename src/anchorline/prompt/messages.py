@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from anchorline.errors import RequestError
@@ -90,28 +91,37 @@ def split_parallel_calls(messages: list[Message]) -> list[Message]:
     return split
 
 
-def number_calls(messages: list[Message], name_id: Callable[[str, int], str]) -> list[Message]:
+def number_calls(
+    messages: list[Message],
+    name_id: Callable[[str, int], str],
+    *,
+    written: Mapping[int, Sequence[str | None]] = MappingProxyType({}),
+) -> list[Message]:
     """Messages whose calls have the ids ``name_id(tool name, count)`` gives them, in order of appearance.
 
-    For templates that show ids: clients rewrite them, and some models know only ids of one form.
+    For templates that show ids: clients rewrite them, and some models know only ids of one form. ``written`` are the
+    ids that the model itself wrote, by message, which are kept.
     """
     ids: dict[str, str] = {}
     count = 0
 
-    def call_id(given: str | None, name: str) -> str:
+    def call_id(given: str | None, name: str, own: str | None = None) -> str:
         nonlocal count
-        made = name_id(name, count)
+        made = own if own is not None else name_id(name, count)
         count += 1
         if given is not None:
             ids[given] = made
         return made
 
     numbered: list[Message] = []
-    for message in messages:
+    for index, message in enumerate(messages):
         changed = dict(message)
         if "tool_calls" in message:
+            calls = message["tool_calls"]
+            own_ids = written.get(index) or [None] * len(calls)
             changed["tool_calls"] = [
-                {**call, "id": call_id(call.get("id"), call["function"]["name"])} for call in message["tool_calls"]
+                {**call, "id": call_id(call.get("id"), call["function"]["name"], own)}
+                for call, own in zip(calls, own_ids, strict=True)
             ]
         elif "tool_call_id" in message:
             given = message["tool_call_id"]

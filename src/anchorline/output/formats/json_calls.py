@@ -91,6 +91,7 @@ class _Call:
 
     accepts: Callable[[str], bool]
     name: str | None = None
+    id: str | None = None
     arguments: list[str] = field(default_factory=list)
     """Arguments that came before the name."""
     made: bool = False
@@ -102,13 +103,14 @@ def json_call(source: Source, sink: Sink, *, strict: bool) -> Steps[None]:
     """Make the call that one object describes. Raises Broken."""
     call = _Call(CALL_KEYS.__contains__ if strict else lambda _: True)
     yield from _members(source, sink, call)
-    if call.made:
-        return
-    if call.name is None:
-        raise Broken("it has no name")
-    sink.start_call(call.name)
-    sink.write("".join(call.arguments) or "{}")
-    sink.finish_call()
+    if not call.made:
+        if call.name is None:
+            raise Broken("it has no name")
+        sink.start_call(call.name)
+        sink.write("".join(call.arguments) or "{}")
+        sink.finish_call()
+    if call.id is not None:
+        sink.last_call_is(call.id)
 
 
 def _members(source: Source, sink: Sink, call: _Call) -> Steps[None]:
@@ -143,6 +145,8 @@ def _member(source: Source, sink: Sink, call: _Call, key: str) -> Steps[None]:
             yield from json_value(source, JsonReader(call.arguments.append))
         else:
             call.arguments.append((yield from _other_arguments(source)))
+    elif key == "id" and start == '"':
+        call.id = unquote((yield from json_text(source, '"')))
     elif key == "function" and start == "{" and not call.nested:
         call.nested = True
         yield from _members(source, sink, call)

@@ -25,6 +25,7 @@ def _read_call(source: Source, sink: Sink) -> Steps[None]:
     yield from source.expect(ARGUMENTS)
     name, _, number = identity.removeprefix("functions.").rpartition(":")
     yield from json_arguments(source, sink, name or number)
+    sink.last_call_is(identity)
     yield from source.skip_space()
     yield from source.accept(CALL_END)
 

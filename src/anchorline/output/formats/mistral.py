@@ -25,10 +25,13 @@ def _read_calls(source: Source, sink: Sink) -> Steps[None]:
         return
     name = yield from source.word(_NAME)
     yield from source.skip_space()
+    identity = ""
     if (yield from source.accept(IDENTITY)):
-        yield from source.word(_NAME)
+        identity = yield from source.word(_NAME)
     yield from source.accept(ARGUMENTS)
     yield from json_arguments(source, sink, name)
+    if identity:
+        sink.last_call_is(identity)
 
 
 def _tag_list(tool: str) -> CallTag:

@@ -101,6 +101,8 @@ class Sink:
         self._end = 0
         """Offset in the source up to which text has been put into events."""
         self._logged = 0
+        self._written_ids: dict[int, str] = {}
+        """By call."""
         self._unseen: list[str] | None = []
         """All text so far, as long as nothing was made of any."""
 
@@ -152,6 +154,11 @@ class Sink:
         self.calls += 1
         self._source.record()
 
+    def last_call_is(self, written_id: str) -> None:
+        """The model has given the call that was finished last this id."""
+        assert self.calls, "a call is finished"
+        self._written_ids[self.calls - 1] = written_id
+
     def broken(self, reason: str, text: TrimmedText, *, expected: bool = True) -> None:
         """End a call that went wrong: see the rules. What was none becomes ``text``.
 
@@ -185,7 +192,8 @@ class Sink:
         self._tokens.clear()
         if left:
             self._events.append(TextDelta(self._choice, "", left))
-        self._events.append(ChoiceFinished(self._choice, finished.reason, finished.stop_string, self.calls))
+        ids = tuple(map(self._written_ids.get, range(self.calls))) if self._written_ids else ()
+        self._events.append(ChoiceFinished(self._choice, finished.reason, finished.stop_string, self.calls, ids))
 
     def _log(self, message: str, *values: str) -> None:
         if self._logged < LOG_LIMIT:
