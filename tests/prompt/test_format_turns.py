@@ -42,7 +42,7 @@ def test_every_template_is_one_of_its_family(speaker: Speaker) -> None:
 @pytest.mark.parametrize("content", ["", "Let me look."])
 @pytest.mark.parametrize("reasoning", ["", "Hm, the abc."])
 def test_a_call_keeps_its_ids(speaker: Speaker, content: str, reasoning: str) -> None:
-    if content and speaker.family.name in ("llama", "harmony"):
+    if content and not speaker.family.shows_text_with_calls:
         pytest.skip("its template shows no text beside a call")
     if reasoning and not speaker.family.shows_reasoning:
         pytest.skip("its template shows no reasoning")

@@ -276,6 +276,15 @@ def test_warm_turns_look_for_no_turn_again() -> None:
     assert len(set(renders[2:])) == 1
 
 
+def test_a_text_that_is_said_twice_is_written_twice() -> None:
+    bench = Bench()
+    _, message = bench.generate("the abc")
+    messages = [*START, message, user("again"), message, user("more")]
+    plain = bench.plain.chat(messages, tools=TOOLS)
+    for _ in range(2):
+        assert bench.chat(*messages).text == plain.text
+
+
 def test_more_turns_than_may_be_looked_for_at_once_are_found_over_time() -> None:
     bench = Bench()
     messages: list[dict[str, Any]] = list(START)

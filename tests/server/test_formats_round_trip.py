@@ -29,6 +29,10 @@ START: list[Message] = [
 ]
 READ: Call = ("read_file", {"path": "notes of the day.txt", "line": 7})
 LIST: Call = ("list_files", {"path": "/", "exact": True})
+KEEP_REASONING = ("gemma4",)
+"""Families whose templates show the reasoning of calls for good."""
+GENERATION_PROMPT = 40
+"""Tokens that a generation prompt has at most."""
 FORMATS = ("hermes", "qwen-xml", "mistral", "mistral-named", "harmony", "glm", "kimi", "gemma4", "deepseek-v3.1")
 
 
@@ -74,13 +78,13 @@ class Reply:
 
 
 @contextmanager
-def living(family: Family, *, architecture: str = "llama") -> Iterator[Live]:
+def living(family: Family, *, architecture: str = "llama", engine: EngineConfig = ENGINE) -> Iterator[Live]:
     control = tuple(text for text in family.control if text not in CHATML)
     model = load_model(ModelConfig(model=f"test:{architecture}", test_spelling=True, test_control=control))
     live = Live(family)
     config = ServerConfig(port=0, chat_template=str(family.template_path))
     try:
-        with serving(model, ENGINE, server=config, adapt=live.adapt) as server, live.client:
+        with serving(model, engine, server=config, adapt=live.adapt) as server, live.client:
             live.client.base_url = httpx.URL(server.url)
             yield live
     finally:
@@ -99,3 +103,50 @@ def test_a_tool_round_is_restored_past_the_call(live: Live) -> None:
     answered = live.says(history, content="It says that it rains.")
     assert live.ids(history)[: len(called.known)] == called.known
     assert answered.cached == len(called.known)
+
+
+def test_results_in_another_order_cost_nothing(live: Live) -> None:
+    if not live.family.parallel:
+        pytest.skip("it makes one call at a time")
+    called = live.says(START, calls=(READ, LIST))
+    one, other = results_of(called.message, "It rains.", "notes of the day.txt")
+    answered = live.says([*START, rewritten(called.message), other, one], content="Rain.")
+    assert answered.cached == len(called.known)
+    in_order = live.ids([*START, called.message, one, other])
+    assert answered.known[: len(in_order)] == in_order
+
+
+def test_the_users_next_turn_is_restored_past_everything(live: Live) -> None:
+    called = live.says(START, calls=(READ,))
+    history = [*START, rewritten(called.message), *results_of(called.message, "It rains.")]
+    answered = live.says(history, content="It says that it rains.")
+    asked = live.says([*history, answered.message, {"role": "user", "content": "And then?"}], content="Nothing.")
+    forgets = live.family.rewrites_old or live.family.shows_reasoning and live.family.name not in KEEP_REASONING
+    assert (asked.cached == len(answered.known)) is not forgets
+    assert asked.cached >= len(live.ids(START)) - GENERATION_PROMPT
+
+
+def test_a_call_with_other_arguments_is_read_anew(live: Live) -> None:
+    called = live.says(START, calls=(("read_file", {"path": "mine.txt"}),))
+    (call,) = called.message["tool_calls"]
+    forged = {**call, "function": {**call["function"], "arguments": '{"path": "yours.txt"}'}}
+    history = [*START, {**called.message, "tool_calls": [forged]}, *results_of(called.message, "hello")]
+    answered = live.says(history, content="Hello.")
+    assert answered.cached < len(called.known)
+    assert live.ids(history)[: len(called.known)] != called.known
+
+
+@pytest.mark.parametrize("resident_idle", [0, 2])
+@pytest.mark.parametrize("architecture", ["qwen35", "gemma3"])
+def test_a_state_is_kept_where_a_reply_ends(architecture: str, resident_idle: int) -> None:
+    """Models that resume nowhere else go on there, from the live sequence or from the host."""
+    with living(
+        FAMILIES["hermes"], architecture=architecture, engine=replace(ENGINE, resident_idle=resident_idle)
+    ) as live:
+        called = live.says(START, calls=(READ, LIST))
+        one, other = results_of(called.message, "It rains.", "notes of the day.txt")
+        history = [*START, rewritten(called.message), other, one]
+        again = live.says(history, calls=(READ,))
+        assert again.cached == len(called.known)
+        history += [rewritten(again.message), *results_of(again.message, "It rains.")]
+        assert live.says(history, content="It says that it rains.").cached == len(again.known)

@@ -37,6 +37,8 @@ class Family:
     bos: str | None = None
     parallel: bool = True
     """The model writes several calls into one turn."""
+    shows_text_with_calls: bool = True
+    """The template shows the text of a turn with calls as what it is."""
     shows_reasoning: bool = False
     """The template shows the reasoning of a turn whose results have just come."""
     rewrites_old: bool = False
@@ -191,6 +193,7 @@ _ALL = (
         end="<|eot_id|>",
         says=_turn(_object("parameters"), between="; "),
         parallel=False,
+        shows_text_with_calls=False,
     ),
     Family(
         name="mistral",
@@ -258,6 +261,7 @@ _ALL = (
         call_end="<|call|>",
         says=_harmony,
         parallel=False,
+        shows_text_with_calls=False,
         shows_reasoning=True,
     ),
     Family(
