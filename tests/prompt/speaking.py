@@ -66,7 +66,7 @@ class Speaker:
         """All ids, prompt and reply, of a call with ``messages``, and the message that a client makes of the reply."""
         prompt = self.chat(messages)
         reply = self.spell(self.family.says(reasoning, content, list(calls)))
-        message = self.hear(reply, prompt_end=prompt.text[-200:])
+        message = self.hear(reply, prompt)
         assert len(message.get("tool_calls", ())) == len(calls), message
         assert message["content"].strip() == content.strip()
         return ids_of(prompt) + reply, message
@@ -80,12 +80,16 @@ class Speaker:
             position = match.end()
         return ids + list(text[position:].encode())
 
-    def hear(self, ids: Sequence[int], *, prompt_end: str, reason: FinishReason = FinishReason.STOP) -> Message:
-        """The message that a client makes of a reply, which the memo takes along as the server does it."""
+    def hear(self, ids: Sequence[int], prompt: BuiltPrompt) -> Message:
+        """The message that a client makes of the reply to a prompt, which the memo takes along as the server does it."""
         context = ReplyContext(
-            prompt_end=prompt_end, tools=SCHEMAS, calls=CallMode.AUTO, new_call_id=lambda: f"id{next(self._ids)}"
+            prompt_end=prompt.text[-200:],
+            tools=SCHEMAS,
+            calls=CallMode.AUTO,
+            new_call_id=lambda: f"id{next(self._ids)}",
         )
-        parser, recorder = self.format.parser(context), TurnRecorder(self.memo, self.tokenizer, tenant="")
+        parser = self.format.parser(context)
+        recorder = TurnRecorder(self.memo, self.tokenizer, tenant="", asked=prompt.asked)
         message: Message = {"role": "assistant", "content": ""}
 
         def emit(given: ReplyEvent) -> None:
@@ -96,7 +100,7 @@ class Speaker:
         reply = Reply(self.tokenizer, choices=1, stop=(), emit=emit, spelled=self.format.spelled)
         for token in ids:
             reply.on_token(0, SampledToken(token))
-        reply.on_finish(0, reason)
+        reply.on_finish(0, FinishReason.STOP)
         return message
 
 

@@ -115,7 +115,7 @@ OWN_IDS = {
 def test_a_result_names_the_id_that_the_model_wrote(name: str, text: str) -> None:
     speaker = Speaker(FAMILIES[name])
     prompt, reply = speaker.chat(START), speaker.spell(text)
-    message = speaker.hear(reply, prompt_end=prompt.text)
+    message = speaker.hear(reply, prompt)
     built = speaker.chat([*START, rewritten(message), *results_of(message, "hello")])
     assert begins(ids_of(built), ids_of(prompt) + reply)
     own = "functions.read_file:7" if name == "kimi" else "abcDEF123"
@@ -127,7 +127,7 @@ def test_an_id_that_the_template_does_not_take_is_not_kept(name: str, text: str)
     """Then the call would not have the id that its result names."""
     speaker = Speaker(FAMILIES[name])
     reply = speaker.spell(text.replace("functions.", "").replace("abcDEF123", "a-1"))
-    message = speaker.hear(reply, prompt_end=speaker.chat(START).text)
+    message = speaker.hear(reply, speaker.chat(START))
     history = [*START, message, *results_of(message, "hello")]
     assert ids_of(speaker.chat(history)) == ids_of(speaker.without_memo(history))
 
@@ -135,7 +135,19 @@ def test_an_id_that_the_template_does_not_take_is_not_kept(name: str, text: str)
 def test_two_calls_that_the_model_gave_one_id_are_told_apart() -> None:
     speaker = Speaker(FAMILIES["mistral-named"])
     reply = speaker.spell(OWN_IDS["mistral-named"] * 2)
-    message = speaker.hear(reply, prompt_end=speaker.chat(START).text)
+    message = speaker.hear(reply, speaker.chat(START))
     built = speaker.chat([*START, message, *results_of(message, "hello", "the abc")])
     assert "abcDEF123" not in built.text
     assert built.text.count("000000001") == 2
+
+
+def test_of_texts_that_are_the_same_each_keeps_its_own_reasoning() -> None:
+    """The template shows the reasoning of all turns, which the client drops."""
+    speaker = Speaker(FAMILIES["kimi-k3"])
+    history = [*START]
+    for reasoning in ("First.", "Second."):
+        known, message = speaker.answer(history, reasoning=reasoning, content="Done.")
+        history += [{"role": "assistant", "content": message["content"]}, user("go on")]
+    built = speaker.chat(history)
+    assert begins(ids_of(built), known)
+    assert built.text.index("First.") < built.text.index("Second.")

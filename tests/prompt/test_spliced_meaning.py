@@ -76,7 +76,7 @@ def converse(speaker: Speaker, script: list[dict[str, Any]]) -> tuple[list[Messa
         content = "" if called and not family.shows_text_with_calls else turn["content"]
         prompt = speaker.chat(messages)
         reply = speaker.spell(family.says(turn["reasoning"] if family.shows_reasoning else "", content, called))
-        heard = speaker.hear(reply, prompt_end=prompt.text[-200:])
+        heard = speaker.hear(reply, prompt)
         message = sent_back(heard, turn["rewriting"])
         if "reasoning_content" in heard:
             thoughts[len(messages)] = heard["reasoning_content"]
@@ -120,6 +120,11 @@ def sayings(speaker: Speaker, header: str, built: BuiltPrompt) -> list[tuple[str
     return said
 
 
+def spaceless(text: str) -> str:
+    """What is left where a template trims a text at its ends."""
+    return "".join(text.split())
+
+
 @pytest.mark.parametrize("name", sorted(FORMATS))
 @settings(max_examples=15, deadline=None)
 @given(script=st.lists(turns(), min_size=1, max_size=4))
@@ -130,7 +135,7 @@ def test_what_a_prompt_says_does_not_depend_on_the_memo(name: str, script: list[
     plain = sayings(speaker, header, speaker.without_memo(whole))
     assert [before for before, _ in built] == [before for before, _ in plain]
     for (_, one), (_, other) in zip(built, plain, strict=True):
-        assert one.content.strip() == other.content.strip()
+        assert spaceless(one.content) == spaceless(other.content)
         assert one.reasoning.strip() == other.reasoning.strip()
         assert [call.name for call in one.calls] == [call.name for call in other.calls]
         assert all(

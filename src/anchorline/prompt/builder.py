@@ -35,7 +35,7 @@ from anchorline.prompt.select import SelectedTemplate, template_tokens
 from anchorline.prompt.splice import NO_SPLICES, Splicer, Splices
 from anchorline.prompt.template import RESERVED_KWARGS, ChatTemplate, Clock
 from anchorline.prompt.tokenise import PromptTokenizer, TokenizedText, common_characters
-from anchorline.prompt.turns import GeneratedTurn, TurnMemo
+from anchorline.prompt.turns import GeneratedTurn, TurnMemo, asked_by
 
 PINNED_SYSTEM_TOKENS = 256
 """A head without tools deserves a pin from this length on."""
@@ -54,6 +54,8 @@ class BuiltPrompt:
 
     prompt: Prompt
     text: str
+    asked: bytes = b""
+    """What a reply answers, for ``TurnRecorder``; b"" where it is no turn of a chat."""
     render_seconds: float
     """Checking, guarding and all rendering, also the partial renders for the cuts."""
     tokenize_seconds: float
@@ -73,6 +75,8 @@ class _Request:
     eos: str
     begun: Message | None
     """Guarded message that the reply continues; its text stands behind the generation prompt."""
+    asked: bytes
+    """What the reply answers."""
     splices: Splices = NO_SPLICES
 
     def spliced(self, messages: Sequence[Message], *, add_generation_prompt: bool = False) -> str:
@@ -243,6 +247,7 @@ class PromptBuilder:
         return BuiltPrompt(
             prompt=prompt,
             text=plain_text,
+            asked=request.asked,
             render_seconds=watch.total_seconds - tokenize_seconds,
             tokenize_seconds=tokenize_seconds,
         )
@@ -323,6 +328,7 @@ class PromptBuilder:
         tenant: str = "",
     ) -> _Request:
         normal = normalise_messages(messages)
+        asked = asked_by(normal, len(normal))
         begun = normal[-1:] if continue_final else []
         normal, turns = self._healed(normal[: len(normal) - len(begun)], tenant)
         normal += begun
@@ -343,13 +349,14 @@ class PromptBuilder:
         if continue_final:
             *before, last = guarded.messages
             guarded = replace(guarded, messages=before)
-        return _Request(voice, guarded, turns, tools_json, self._clock(), self._tokens.bos, self._tokens.eos, last)
+        tokens = self._tokens
+        return _Request(voice, guarded, turns, tools_json, self._clock(), tokens.bos, tokens.eos, last, asked)
 
     def _healed(self, messages: list[Message], tenant: str) -> tuple[list[Message], dict[int, GeneratedTurn]]:
         """Messages as they were generated here, where they were, and those turns by index."""
         if self._turns is None:
             return messages, {}
-        found = {index: self._turns.find(tenant, message) for index, message in enumerate(messages)}
+        found = {index: self._turns.find(tenant, messages, index) for index in range(len(messages))}
         turns = {index: turn for index, turn in found.items() if turn is not None}
         return [turns[i].heal(message) if i in turns else message for i, message in enumerate(messages)], turns
 

@@ -5,13 +5,14 @@ has other token ids than those that were generated, and everything behind it wou
 that means the same as one of ours may take its ids (``prompt.splice``).
 
 A turn with tool calls is found by the id of its first call, within its tenant, and taken only if all of it
-means the same: an id alone proves nothing. A turn of text alone is found by its text.
+means the same: an id alone proves nothing. A turn of text alone is found by its text, and by what it answered
+where the same was said more than once.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -107,31 +108,47 @@ class TurnMemo:
     def __init__(self, *, limit_entries: int, limit_bytes: int) -> None:
         self._turns: ByteMemo[tuple[str, bytes], GeneratedTurn] = ByteMemo(limit_bytes, limit_entries=limit_entries)
 
-    def remember(self, tenant: str, turn: GeneratedTurn) -> None:
-        """Keep a turn for the clients of ``tenant``; one that says nothing is not worth it.
+    def remember(self, tenant: str, turn: GeneratedTurn, *, asked: bytes = b"") -> None:
+        """Keep a turn, which answers what ``asked`` stands for, for the clients of ``tenant``.
 
-        Of equal ones the first is kept, which knows its places.
+        One that says nothing is not worth it. Of equal ones the first is kept, which knows its places.
         """
         if not turn.tokens.size:
             return
         calls, content = turn.said.calls, turn.said.content
-        key = (tenant, _key(calls[0].id if calls else None, content))
-        known = self._turns.get(key)
-        if known is None or known.said != turn.said or not np.array_equal(known.tokens, turn.tokens):
-            self._turns.put(key, turn, turn.held_bytes)
+        for key in [_key(calls[0].id, "")] if calls else _text_keys(content, asked):
+            known = self._turns.get((tenant, key))
+            if known is None or known.said != turn.said or not np.array_equal(known.tokens, turn.tokens):
+                self._turns.put((tenant, key), turn, turn.held_bytes)
 
-    def find(self, tenant: str, message: Message) -> GeneratedTurn | None:
-        """The turn of which a normalised message is a copy, if it is one."""
+    def find(self, tenant: str, messages: Sequence[Message], index: int) -> GeneratedTurn | None:
+        """The turn of which one of the normalised ``messages`` is a copy, if it is one.
+
+        Of texts that are the same, it is the one that answered the same message in the same place, else the newest.
+        """
+        message = messages[index]
         if message["role"] != "assistant":
             return None
         calls = message.get("tool_calls", [])
         if calls and "id" not in calls[0]:
             return None
-        turn = self._turns.get((tenant, _key(calls[0]["id"] if calls else None, message["content"])))
-        return turn if turn is not None and turn.matches(message) else None
+        keys = [_key(calls[0]["id"], "")] if calls else _text_keys(message["content"], asked_by(messages, index))
+        turns = (self._turns.get((tenant, key)) for key in keys)
+        return next((turn for turn in turns if turn is not None and turn.matches(message)), None)
 
     def __len__(self) -> int:
         return len(self._turns)
+
+
+def asked_by(messages: Sequence[Message], count: int) -> bytes:
+    """What a reply to the first ``count`` normalised messages answers: the last of them and its place."""
+    last = messages[count - 1]["content"] if count else ""
+    return hashlib.sha256(f"{count}\n{last}".encode("utf-8", "surrogatepass")).digest()
+
+
+def _text_keys(content: str, asked: bytes) -> list[bytes]:
+    """Where a turn of text alone is looked for, one after the other."""
+    return [hashlib.sha256(_key(None, content) + asked).digest(), _key(None, content)]
 
 
 def _key(call_id: str | None, content: str) -> bytes:
@@ -148,10 +165,11 @@ class _Turn:
 class TurnRecorder:
     """Remembers the turns of one call from its structured events."""
 
-    def __init__(self, memo: TurnMemo, tokenizer: Tokenizer, *, tenant: str) -> None:
+    def __init__(self, memo: TurnMemo, tokenizer: Tokenizer, *, tenant: str, asked: bytes = b"") -> None:
         self._memo = memo
         self._tokenizer = tokenizer
         self._tenant = tenant
+        self._asked = asked
         self._turns: dict[int, _Turn] = {}
 
     def take(self, event: ReplyEvent) -> None:
@@ -163,7 +181,7 @@ class TurnRecorder:
         if isinstance(event, TextDelta | ReasoningDelta | ToolCallDelta):
             turn.tokens += [token.token for token in event.tokens]
         if isinstance(event, ChoiceFinished) and event.reason is FinishReason.STOP and event.stop_string is None:
-            self._memo.remember(self._tenant, self._turn(turn))
+            self._memo.remember(self._tenant, self._turn(turn), asked=self._asked)
 
     def _turn(self, turn: _Turn) -> GeneratedTurn:
         tokens = np.array(turn.tokens, dtype=np.int32)

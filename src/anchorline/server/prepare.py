@@ -72,7 +72,7 @@ def prepare_chat_call(
         parser=_parser(call, state, prompt_end=prompt_end),
         writer=writer(head),
         spelled=state.reply_format.spelled,
-        recorder=_recorder(call, state, tenant=caller.tenant),
+        recorder=_recorder(call, state, tenant=caller.tenant, asked=built.asked),
     )
 
 
@@ -111,11 +111,11 @@ def _parser(call: ChatCall, state: ServerState, *, prompt_end: str) -> ReplyPars
     return UnsplitReasoning(parser, tags, opened=tags.opened_by(prompt_end))
 
 
-def _recorder(call: ChatCall, state: ServerState, *, tenant: str) -> TurnRecorder | None:
+def _recorder(call: ChatCall, state: ServerState, *, tenant: str, asked: bytes) -> TurnRecorder | None:
     """A reply that goes on with a client's own text, or shows its reasoning as content, is no turn by itself."""
     if state.turns is None or call.prompt.continue_final or not call.split_reasoning or not call.options.use_cache:
         return None
-    return TurnRecorder(state.turns, state.tokenizer, tenant=tenant)
+    return TurnRecorder(state.turns, state.tokenizer, tenant=tenant, asked=asked)
 
 
 def _steered(request: GenerationRequest, call: ChatCall, state: ServerState, *, prompt_end: str) -> GenerationRequest:
