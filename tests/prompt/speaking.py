@@ -52,10 +52,11 @@ class Speaker:
             PromptBuilder(self.tokenizer, chosen, clock=lambda: NOON, reply_format=self.format, turns=turns)
             for turns in (self.memo, None)
         )
+        self.tenant = ""
         self._ids = itertools.count()
 
     def chat(self, messages: Sequence[Message]) -> BuiltPrompt:
-        return self.builder.chat(messages, tools=TOOLS)
+        return self.builder.chat(messages, tools=TOOLS, tenant=self.tenant)
 
     def without_memo(self, messages: Sequence[Message]) -> BuiltPrompt:
         return self.plain.chat(messages, tools=TOOLS)
@@ -81,7 +82,7 @@ class Speaker:
         return ids + list(text[position:].encode())
 
     def hear(self, ids: Sequence[int], prompt: BuiltPrompt) -> Message:
-        """The message that a client makes of the reply to a prompt, which the memo takes along as the server does it."""
+        """The message that a client makes of the reply to a prompt; the memo gets it as from the server."""
         context = ReplyContext(
             prompt_end=prompt.text[-200:],
             tools=SCHEMAS,
@@ -89,7 +90,7 @@ class Speaker:
             new_call_id=lambda: f"id{next(self._ids)}",
         )
         parser = self.format.parser(context)
-        recorder = TurnRecorder(self.memo, self.tokenizer, tenant="", asked=prompt.asked)
+        recorder = TurnRecorder(self.memo, self.tokenizer, tenant=self.tenant, asked=prompt.asked)
         message: Message = {"role": "assistant", "content": ""}
 
         def emit(given: ReplyEvent) -> None:

@@ -279,6 +279,7 @@ class StandInPrompt:
     text: str
     render_seconds: float = 0.0005
     tokenize_seconds: float = 0.00025
+    asked: bytes = b""
 
 
 class StandInPrompts:

@@ -121,7 +121,7 @@ def test_the_users_next_turn_is_restored_past_everything(live: Live) -> None:
     history = [*START, rewritten(called.message), *results_of(called.message, "It rains.")]
     answered = live.says(history, content="It says that it rains.")
     asked = live.says([*history, answered.message, {"role": "user", "content": "And then?"}], content="Nothing.")
-    forgets = live.family.rewrites_old or live.family.shows_reasoning and live.family.name not in KEEP_REASONING
+    forgets = live.family.rewrites_old or (live.family.shows_reasoning and live.family.name not in KEEP_REASONING)
     assert (asked.cached == len(answered.known)) is not forgets
     assert asked.cached >= len(live.ids(START)) - GENERATION_PROMPT
 

@@ -34,6 +34,8 @@ class Family:
     """The token that ends a turn of text."""
     call_end: str | None = None
     """The token that ends a turn of calls, if it is another one."""
+    result_end: str | None = None
+    """What ends the results behind which the model goes on without another generation prompt."""
     bos: str | None = None
     parallel: bool = True
     """The model writes several calls into one turn."""
@@ -280,6 +282,7 @@ _ALL = (
         bos="<bos>",
         end="<turn|>",
         call_end="<|tool_response>",
+        result_end="<tool_response|>",
         says=_turn(_marked("<|tool_call>", "<tool_call|>", '<|"|>'), thought="<|channel>thought\n{}<channel|>"),
         shows_reasoning=True,
     ),
@@ -292,6 +295,7 @@ _ALL = (
         bos="<bos>",
         end="<end_of_turn>",
         call_end="<start_function_response>",
+        result_end="<end_function_response>",
         says=_turn(_marked("<start_function_call>", "<end_function_call>", "<escape>")),
     ),
     Family(

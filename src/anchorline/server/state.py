@@ -41,6 +41,11 @@ class BuiltPrompt(Protocol):
     def text(self) -> str: ...
 
     @property
+    def asked(self) -> bytes:
+        """What the reply answers, for the memory of turns."""
+        ...
+
+    @property
     def render_seconds(self) -> float: ...
 
     @property
