@@ -49,7 +49,7 @@ def test_more_equal_turns_than_may_be_looked_for_at_once_keep_their_places() -> 
 def test_a_turn_keeps_few_places() -> None:
     bench = Bench()
     bench.generate("the abc")
-    turn = bench.memo.find("", [user("hi"), {"role": "assistant", "content": "the abc"}], 1)
+    turn = bench.memo.find("", {"role": "assistant", "content": "the abc"}, asked=b"")
     assert turn is not None
     places = [Place(None, index, b"") for index in range(PLACES_PER_TURN + 2)]
     for index, place in enumerate(places):

@@ -70,7 +70,13 @@ class Bench:
         return self.builder.chat(messages, tools=TOOLS, tenant=tenant, template_kwargs=kwargs)
 
     def generate(
-        self, text: str, *, tenant: str = "", reason: FinishReason = FinishReason.STOP, stop: str | None = None
+        self,
+        text: str,
+        *,
+        tenant: str = "",
+        reason: FinishReason = FinishReason.STOP,
+        stop: str | None = None,
+        asked: bytes = b"",
     ) -> tuple[list[int], dict[str, Any]]:
         """Ids of a reply, and the message that a client makes of it."""
         context = ReplyContext(
@@ -79,7 +85,8 @@ class Bench:
             calls=CallMode.AUTO,
             new_call_id=lambda: f"id{next(self._ids)}",
         )
-        parser, recorder = FORMATS["hermes"].parser(context), TurnRecorder(self.memo, self.tokenizer, tenant=tenant)
+        parser = FORMATS["hermes"].parser(context)
+        recorder = TurnRecorder(self.memo, self.tokenizer, tenant=tenant, asked=asked)
         message: dict[str, Any] = {"role": "assistant", "content": "", "reasoning_content": "", "tool_calls": []}
         ids = list(text.encode())
         deltas = [TextDelta(0, chr(token), (TokenText(token, bytes([token]), None, ()),)) for token in ids]
@@ -243,6 +250,23 @@ def test_a_template_that_drops_old_reasoning_gets_its_way() -> None:
     assert not extends(built, first, reply)
     assert "Hm, x." not in built.text
     assert extends(bench.chat(*messages, keep=True), bench.chat(*START, keep=True), reply)
+
+
+def test_thoughts_stay_in_the_conversation_that_they_belong_to() -> None:
+    """The same words were said in both, and neither client gives back what was thought."""
+    bench = Bench(THINKING)
+    questions = ([user("read x")], [user("read y")])
+    said = {"role": "assistant", "content": "ok"}
+    for question, thought in zip(questions, ("Mine.", "Yours."), strict=True):
+        bench.generate(f"<think>\n{thought}\n</think>\n\nok", asked=bench.chat(*question).asked)
+    mine, yours, others = (
+        bench.chat(*question, said, user("more"), keep=True).text for question in (*questions, [user("read z")])
+    )
+    assert "Mine." in mine
+    assert "Yours." not in mine
+    assert "Yours." in yours
+    assert "Mine." not in yours
+    assert "<think>" not in others
 
 
 def test_cuts_go_on_behind_a_turn() -> None:

@@ -35,7 +35,7 @@ from anchorline.prompt.select import SelectedTemplate, template_tokens
 from anchorline.prompt.splice import NO_SPLICES, Splicer, Splices
 from anchorline.prompt.template import RESERVED_KWARGS, ChatTemplate, Clock
 from anchorline.prompt.tokenise import PromptTokenizer, TokenizedText, common_characters
-from anchorline.prompt.turns import GeneratedTurn, TurnMemo, asked_by
+from anchorline.prompt.turns import GeneratedTurn, TurnMemo, asked_before
 
 PINNED_SYSTEM_TOKENS = 256
 """A head without tools deserves a pin from this length on."""
@@ -328,9 +328,9 @@ class PromptBuilder:
         tenant: str = "",
     ) -> _Request:
         normal = normalise_messages(messages)
-        asked = asked_by(normal, len(normal))
+        asked = asked_before(normal) if self._turns is not None else [b""]
         begun = normal[-1:] if continue_final else []
-        normal, turns = self._healed(normal[: len(normal) - len(begun)], tenant)
+        normal, turns = self._healed(normal[: len(normal) - len(begun)], tenant, asked)
         normal += begun
         kwargs = template_kwargs or {}
         if reserved := RESERVED_KWARGS & kwargs.keys():
@@ -350,13 +350,15 @@ class PromptBuilder:
             *before, last = guarded.messages
             guarded = replace(guarded, messages=before)
         tokens = self._tokens
-        return _Request(voice, guarded, turns, tools_json, self._clock(), tokens.bos, tokens.eos, last, asked)
+        return _Request(voice, guarded, turns, tools_json, self._clock(), tokens.bos, tokens.eos, last, asked[-1])
 
-    def _healed(self, messages: list[Message], tenant: str) -> tuple[list[Message], dict[int, GeneratedTurn]]:
+    def _healed(
+        self, messages: list[Message], tenant: str, asked: Sequence[bytes]
+    ) -> tuple[list[Message], dict[int, GeneratedTurn]]:
         """Messages as they were generated here, where they were, and those turns by index."""
         if self._turns is None:
             return messages, {}
-        found = {index: self._turns.find(tenant, messages, index) for index in range(len(messages))}
+        found = {i: self._turns.find(tenant, messages[i], asked=asked[i]) for i in range(len(messages))}
         turns = {index: turn for index, turn in found.items() if turn is not None}
         return [turns[i].heal(message) if i in turns else message for i, message in enumerate(messages)], turns
 

@@ -6,7 +6,7 @@ that means the same as one of ours may take its ids (``prompt.splice``).
 
 A turn with tool calls is found by the id of its first call, within its tenant, and taken only if all of it
 means the same: an id alone proves nothing. A turn of text alone is found by its text, and by what it answered
-where the same was said more than once.
+where the same was said with other reasoning elsewhere.
 """
 
 from __future__ import annotations
@@ -116,39 +116,50 @@ class TurnMemo:
         if not turn.tokens.size:
             return
         calls, content = turn.said.calls, turn.said.content
-        for key in [_key(calls[0].id, "")] if calls else _text_keys(content, asked):
+        for key in (_key(calls[0].id, ""),) if calls else _text_keys(content, asked):
             known = self._turns.get((tenant, key))
             if known is None or known.said != turn.said or not np.array_equal(known.tokens, turn.tokens):
                 self._turns.put((tenant, key), turn, turn.held_bytes)
 
-    def find(self, tenant: str, messages: Sequence[Message], index: int) -> GeneratedTurn | None:
-        """The turn of which one of the normalised ``messages`` is a copy, if it is one.
+    def find(self, tenant: str, message: Message, *, asked: bytes) -> GeneratedTurn | None:
+        """The turn of which a normalised message that answers ``asked`` is a copy, if it is one.
 
-        Of texts that are the same, it is the one that answered the same message in the same place, else the newest.
+        The same text may have been said with other thoughts elsewhere: a turn with reasoning is known again only
+        where it answers what it did.
         """
-        message = messages[index]
         if message["role"] != "assistant":
             return None
         calls = message.get("tool_calls", [])
         if calls and "id" not in calls[0]:
             return None
-        keys = [_key(calls[0]["id"], "")] if calls else _text_keys(message["content"], asked_by(messages, index))
-        turns = (self._turns.get((tenant, key)) for key in keys)
-        return next((turn for turn in turns if turn is not None and turn.matches(message)), None)
+        if calls:
+            turn = self._turns.get((tenant, _key(calls[0]["id"], "")))
+        else:
+            own, anywhere = _text_keys(message["content"], asked)
+            turn = self._turns.get((tenant, own))
+            if turn is None:
+                turn = self._turns.get((tenant, anywhere))
+                turn = None if turn is not None and turn.said.reasoning.strip() else turn
+        return turn if turn is not None and turn.matches(message) else None
 
     def __len__(self) -> int:
         return len(self._turns)
 
 
-def asked_by(messages: Sequence[Message], count: int) -> bytes:
-    """What a reply to the first ``count`` normalised messages answers: the last of them and its place."""
-    last = messages[count - 1]["content"] if count else ""
-    return hashlib.sha256(f"{count}\n{last}".encode("utf-8", "surrogatepass")).digest()
+def asked_before(messages: Sequence[Message]) -> list[bytes]:
+    """What a reply behind 0, 1, … of the normalised messages answers: all their texts, without white space around."""
+    digest = hashlib.sha256()
+    asked = [digest.digest()]
+    for message in messages:
+        digest.update(f"{message['role']}\0{message['content'].strip()}\0".encode("utf-8", "surrogatepass"))
+        asked.append(digest.digest())
+    return asked
 
 
-def _text_keys(content: str, asked: bytes) -> list[bytes]:
-    """Where a turn of text alone is looked for, one after the other."""
-    return [hashlib.sha256(_key(None, content) + asked).digest(), _key(None, content)]
+def _text_keys(content: str, asked: bytes) -> tuple[bytes, bytes]:
+    """Where a turn of text alone is kept: for what it answered, and for anywhere."""
+    anywhere = _key(None, content)
+    return hashlib.sha256(anywhere + asked).digest(), anywhere
 
 
 def _key(call_id: str | None, content: str) -> bytes:
