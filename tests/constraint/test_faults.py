@@ -131,6 +131,46 @@ def test_what_would_take_long_to_compile_is_refused(monkeypatch: pytest.MonkeyPa
     assert "too large" in str(refused(schema({"type": "object", "properties": names}), large))
 
 
+@pytest.mark.parametrize(
+    ("value", "refuses"),
+    [
+        ({"multipleOf": 999_983}, True),
+        ({"multipleOf": 0.999983}, True),
+        ({"multipleOf": 1e300}, True),
+        ({"anyOf": [{"properties": {"a": {"multipleOf": 999_983}}}, {}]}, True),
+        ({"allOf": [{"multipleOf": 997}, {"multipleOf": 991}]}, True),
+        (
+            {"properties": {"price": {"multipleOf": 0.01}, "angle": {"multipleOf": 1e-6}, "n": {"multipleOf": 60}}},
+            False,
+        ),
+        ({"properties": {"multipleOf": {"const": "999983"}, "b": {"multipleOf": 4096}}}, False),
+    ],
+)
+def test_multiples_that_would_take_long_to_compile_are_refused(value: dict[str, Any], refuses: bool) -> None:
+    if refuses:
+        assert "common multiple" in str(refused(schema(value)))
+    else:
+        compiled(COMPILER, schema(value))
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        schema({"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}}),
+        Grammar(text="start: @answer", field="grammar"),
+    ],
+)
+def test_what_no_reply_can_be_is_refused(answer: Answer) -> None:
+    assert "cannot be satisfied" in str(refused(answer))
+
+
+def test_many_alternatives_at_one_place() -> None:
+    names = {f"p{index}": {"type": "string", "format": "date-time"} for index in range(1000)}
+    assert takes(compiled(COMPILER, schema({"type": "object", "properties": names})), "{}")
+    choices = Choices(texts=tuple(f"c{index}" for index in range(5000)), field="guided_choice")
+    assert takes(compiled(COMPILER, choices), "c4999")
+
+
 def test_a_model_that_ends_nothing_cannot_be_constrained() -> None:
     endless = ConstraintCompiler(Vocabulary(ByteTokenizer(), end_of_generation=()), Limits())
     assert "end-of-generation" in str(refused(schema({}), endless))

@@ -13,7 +13,7 @@ import pytest
 from anchorline.cache.prompt import Cut, CutKind, Prompt
 from anchorline.config import Limits
 from anchorline.constraint.compiler import ConstraintCompiler
-from anchorline.constraint.spec import ConstraintSpec, JsonSchema
+from anchorline.constraint.spec import Answer, ConstraintSpec, JsonSchema, Regex
 from anchorline.constraint.vocabulary import Vocabulary
 from anchorline.engine.engine import Engine
 from anchorline.engine.request import FinishReason, GenerationRequest
@@ -36,11 +36,10 @@ TRIP: dict[str, Any] = {
 }
 
 
-def constraint_for(model: Model) -> TokenConstraint:
+def constraint_for(model: Model, answer: Answer | None = None) -> TokenConstraint:
     vocabulary = Vocabulary(model.tokenizer, end_of_generation=model.tokenizer.end_of_generation)
-    made = ConstraintCompiler(vocabulary, Limits()).compile(
-        ConstraintSpec(answer=JsonSchema(schema=TRIP, field="schema", strict=True))
-    )
+    answer = answer or JsonSchema(schema=TRIP, field="schema", strict=True)
+    made = ConstraintCompiler(vocabulary, Limits()).compile(ConstraintSpec(answer=answer))
     assert made is not None
     return made
 
@@ -128,7 +127,8 @@ def test_constrained_answers_are_bit_identical_cold_and_restored(
 
 def test_a_vocabulary_that_cannot_spell_the_answer_ends_the_call_with_an_error(test_llama_model: Model) -> None:
     with engine_on(test_llama_model, cache=False) as engine:
-        recorder = ask(engine, prompt_of(test_llama_model, "some words"), constraint_for(test_llama_model))
+        begun_at_best = constraint_for(test_llama_model, Regex(pattern=r"[ab][bc]\{", field="regex"))
+        recorder = ask(engine, prompt_of(test_llama_model, "some words"), begun_at_best)
         assert isinstance(recorder.error, ConstraintFailure)
         after = ask(engine, prompt_of(test_llama_model, "some words"), None, max_tokens=2)
         assert after.error is None

@@ -13,9 +13,10 @@ from anchorline.config import Limits
 from anchorline.constraint.fault import locate, show
 from anchorline.constraint.grammar import CallTags, grammar_of, grammar_of_part
 from anchorline.constraint.matcher import CompiledConstraint
+from anchorline.constraint.multiples import MOST_REMAINDERS, too_many_remainders
 from anchorline.constraint.spec import Answer, ConstraintSpec, JsonSchema, OfferedCalls, Reasoning
 from anchorline.constraint.vocabulary import Vocabulary
-from anchorline.errors import RequestError
+from anchorline.errors import ConstraintFailure, RequestError
 from anchorline.prompt.memo import ByteMemo
 
 _NOISE = re.compile(r"^at \d+\(\d+\): (?:failed to compile JSON schema: )?")
@@ -27,6 +28,8 @@ _MESSAGE_CHARACTERS = 400
 
 MOST_SYMBOLS = 40_000
 """Size of a grammar; the time to compile one grows with its square, to about 2 s here."""
+MOST_ALTERNATIVES = 20_000
+"""Parts of a grammar that may come next at one place: an object of 1,000 optional properties has 4,000."""
 
 
 def no_call_tags(_tool: str) -> None:
@@ -39,7 +42,9 @@ class ConstraintCompiler:
     def __init__(self, vocabulary: Vocabulary, limits: Limits) -> None:
         self._vocabulary = vocabulary
         self._limits = limits
-        self._parser_limits = LLParserLimits(max_grammar_size=MOST_SYMBOLS, verbose_errors=False)
+        self._parser_limits = LLParserLimits(
+            max_grammar_size=MOST_SYMBOLS, max_items_in_row=MOST_ALTERNATIVES, verbose_errors=False
+        )
         self._compiled: ByteMemo[str, CompiledConstraint] = ByteMemo(
             limits.grammar_cache_bytes, limit_entries=limits.grammar_cache
         )
@@ -73,6 +78,12 @@ class ConstraintCompiler:
             raise self._fault(spec, matcher.get_error())
         self.compiled += 1
         made = CompiledConstraint(matcher, vocab_size=self._vocabulary.tokenizer.vocab_size)
+        try:
+            made.start().allowed()
+        except ConstraintFailure as failure:
+            field = _field(spec)
+            message = f"{field} cannot be satisfied: no text of this model's tokens follows it"
+            raise RequestError(message, field=field, code="invalid_schema") from failure
         self._compiled.put(grammar, made, len(grammar))
         return made
 
@@ -88,6 +99,12 @@ class ConstraintCompiler:
             if isinstance(part, JsonSchema) and _is_deeper(part.schema, self._limits.grammar_depth):
                 raise RequestError(
                     f"{part.field} is nested more than {self._limits.grammar_depth} deep (--max-grammar-depth)",
+                    field=part.field,
+                )
+            if isinstance(part, JsonSchema) and too_many_remainders(part.schema):
+                raise RequestError(
+                    f"{part.field} asks for multiples of numbers whose least common multiple, without decimal points, "
+                    f"is over {MOST_REMAINDERS}",
                     field=part.field,
                 )
 
