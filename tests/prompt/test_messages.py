@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -198,3 +200,24 @@ def test_calls_are_numbered_in_order_of_appearance() -> None:
     results = [(m["content"], m["tool_call_id"]) for m in numbered if m["role"] == "tool"]
     assert results == [("rx", "f:0"), ("ry", "f:1"), ("rlost", "tool:2"), ("rx", "f:3")]
     assert messages[1]["tool_calls"][0]["id"] == "x"  # the given ones are left alone
+
+
+def test_splitting_many_calls_takes_time_in_proportion_to_them() -> None:
+    def work(count: int) -> int:
+        ids = [str(number) for number in range(count)]
+        messages = normalise_messages(calls_and_results(ids, ids[::-1]))
+        seen = 0
+
+        def count_calls(_frame: FrameType, event: str, _argument: object) -> None:
+            nonlocal seen
+            seen += event == "call"
+
+        sys.setprofile(count_calls)
+        try:
+            split = split_parallel_calls(messages)
+        finally:
+            sys.setprofile(None)
+        assert [m["content"] for m in split[2::2]] == [f"r{id}" for id in ids]
+        return seen
+
+    assert work(200) < 3 * work(100)

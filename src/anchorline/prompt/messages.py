@@ -7,6 +7,7 @@ nothing is left that templates do not read: ``cache_control`` and other metadata
 from __future__ import annotations
 
 import json
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
@@ -80,15 +81,36 @@ def split_parallel_calls(messages: list[Message]) -> list[Message]:
         end = position
         while end < len(messages) and messages[end]["role"] == "tool":
             end += 1
-        results, position = messages[position:end], end
+        results, position = _Results(messages[position:end]), end
         for index, call in enumerate(calls):
             split.append({**message, "tool_calls": [call], "content": "" if index else message["content"]})
-            own = [r for r in results if "id" in call and r.get("tool_call_id") == call["id"]]
-            own = own or [r for r in results if "tool_call_id" not in r][:1]
-            split += own
-            results = [r for r in results if not any(r is taken for taken in own)]
-        split += results
+            split += results.take(call)
+        split += results.left()
     return split
+
+
+class _Results:
+    """The results behind parallel calls, to be taken call by call."""
+
+    def __init__(self, results: list[Message]) -> None:
+        self._left = dict(enumerate(results))
+        self._by_id: dict[str, list[int]] = {}
+        self._unnamed: deque[int] = deque()
+        for index, result in self._left.items():
+            if "tool_call_id" in result:
+                self._by_id.setdefault(result["tool_call_id"], []).append(index)
+            else:
+                self._unnamed.append(index)
+
+    def take(self, call: Message) -> list[Message]:
+        """The results of ``call``: those that name it, else the first that names none."""
+        own = self._by_id.pop(call["id"], []) if "id" in call else []
+        if not own and self._unnamed:
+            own = [self._unnamed.popleft()]
+        return [self._left.pop(index) for index in own]
+
+    def left(self) -> list[Message]:
+        return list(self._left.values())
 
 
 def number_calls(

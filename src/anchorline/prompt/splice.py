@@ -75,10 +75,16 @@ class Splices:
         return "".join([*parts, text[position:]])
 
     def reveal(self, text: str) -> str:
-        """``text`` with what was generated in the place of each placeholder."""
+        """``text``, which ``apply`` made, with what was generated in the place of each placeholder."""
+        parts: list[str] = []
+        position = 0
         for span in self.spans:
-            text = text.replace(span.placeholder, span.turn.text)
-        return text
+            place = text.find(span.placeholder, position)
+            if place < 0:
+                break
+            parts += text[position:place], span.turn.text
+            position = place + len(span.placeholder)
+        return "".join([*parts, text[position:]])
 
 
 NO_SPLICES = Splices()
