@@ -14,7 +14,7 @@ export SKIP_LLAMA LLAMA_WHEEL_INDEX
 .PHONY: help setup serve demo agents lint types imports tests test test-long bench-replay bench-peers bench-warm-turn bench-decode bench-constrained bench-arena bench-chain clean
 
 help: ## List the targets.
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo
 	@echo "  PYTHON=python3.12       the interpreter that .venv is made with (3.11 or newer)"
 	@echo "  MODEL=PATH ARGS='...'   the model and the options of serve; ARGS also reach demo and the benchmarks"
