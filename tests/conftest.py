@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from anchorline.config import ModelConfig
 from anchorline.llama import testmodel
@@ -13,6 +15,12 @@ from anchorline.llama.model import Model, default_model_path, load_model
 from anchorline.llama.runtime import LlamaRuntime
 from tests.support.cut_gguf import cut_layers
 from tests.support.runtimes import make_runtime
+
+# The same examples on every run, so that a change is judged by what it changed. To look for new ones:
+# HYPOTHESIS_PROFILE=explore make tests
+settings.register_profile("same", derandomize=True, deadline=None)
+settings.register_profile("explore", deadline=None)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 
 
 @pytest.fixture(scope="session")

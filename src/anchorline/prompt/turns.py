@@ -84,7 +84,7 @@ class GeneratedTurn:
     def heal(self, message: Message) -> Message:
         """``message`` with what its client dropped or wrote in another way."""
         healed = {**message, "content": self.said.content}
-        if self.said.reasoning:
+        if self.said.reasoning.strip():
             healed["reasoning_content"] = self.said.reasoning
         if self.said.calls:
             healed["tool_calls"] = [
