@@ -31,10 +31,13 @@ REWRITINGS = ("none", "no reasoning", "arguments", "content", "ids", "function")
 
 @st.composite
 def turns(draw: st.DrawFn) -> dict[str, Any]:
-    """What the model says, what the client makes of it, and what follows."""
+    """What the model says, what the client makes of it, and what follows.
+
+    Thoughts are some or none: a block with nothing in it says nothing, and keeps its ids.
+    """
     called = draw(st.lists(calls, max_size=2))
     return {
-        "reasoning": draw(st.just("") | words),
+        "reasoning": draw(st.just("") | words.filter(str.strip)),
         "content": draw(words if called else words.filter(str.strip)),
         "calls": called,
         "rewriting": draw(st.sampled_from(REWRITINGS)),

@@ -240,13 +240,6 @@ def test_dropped_reasoning_comes_back_where_the_template_shows_it() -> None:
     assert extends(bench.chat(*START, message, answers("id0")), first, reply)
 
 
-def test_thoughts_that_say_nothing_are_not_shown() -> None:
-    bench = Bench(THINKING)
-    bench.generate("<think>\n \n</think>\n\nok", asked=bench.chat(*START).asked)
-    built = bench.chat(*START, {"role": "assistant", "content": "ok"}, user("more"), keep=True)
-    assert "<think>" not in built.text
-
-
 def test_a_template_that_drops_old_reasoning_gets_its_way() -> None:
     bench = Bench(THINKING)
     first = bench.chat(*START)
