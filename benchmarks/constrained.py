@@ -30,7 +30,7 @@ from anchorline.llama.interface import SamplingParams, TokenArray, TokenConstrai
 from anchorline.llama.model import Model, load_model
 from anchorline.llama.runtime import LlamaRuntime
 from anchorline.machine import physical_cores
-from decode_step import CONTEXT_TOKENS, SAMPLINGS, engine_ms
+from decode_step import CONTEXT_TOKENS, SAMPLINGS, engine_ms, in_pairs
 
 PROMPT = "<|im_start|>user\nList people with age, town and hobbies as JSON.<|im_end|>\n<|im_start|>assistant\n"
 PERSON = {
@@ -64,22 +64,16 @@ def measure(
     tokens: int,
     rounds: int,
 ) -> list[tuple[float, float]]:
-    """(constrained, free) milliseconds per token, pair by pair; each goes first in every second pair."""
+    """(constrained, free) milliseconds per token, pair by pair."""
 
-    def one(name: str, asked: TokenConstraint | None) -> float:
+    def ms_per_token(name: str, asked: TokenConstraint | None) -> float:
         return engine_ms(engine, prompt, tokens=tokens, sampling=sampling, name=name, constraint=asked)
 
-    pairs = []
-    for number in range(rounds + 1):
-        if number % 2:
-            kept = one(f"kept-{number}", constraint)
-            free = one(f"free-{number}", None)
-        else:
-            free = one(f"free-{number}", None)
-            kept = one(f"kept-{number}", constraint)
-        if number:  # the first pair warms both up
-            pairs.append((kept, free))
-    return pairs
+    return in_pairs(
+        lambda number: ms_per_token(f"kept-{number}", constraint),
+        lambda number: ms_per_token(f"free-{number}", None),
+        rounds=rounds,
+    )
 
 
 @click.command()

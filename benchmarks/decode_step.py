@@ -16,6 +16,7 @@ import statistics
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import click
@@ -138,22 +139,32 @@ def measure(
     engine = Engine(LlamaRuntime(model, config, sequences=6, owns_model=False), engine_config, clock=time.monotonic)
     engine.start()
     bare = BareLoop(model, config)
-    pairs = []
+
+    def prompt(number: int) -> TokenArray:
+        return np.random.default_rng(number).integers(100, model.info.vocab_size - 100, 64).astype(np.int32)
+
     try:
-        for number in range(rounds + 1):
-            ids = np.random.default_rng(number).integers(100, model.info.vocab_size - 100, 64).astype(np.int32)
-            if number % 2:
-                ours = engine_ms(engine, ids, tokens=tokens, sampling=sampling, name=f"call-{number}")
-                theirs = bare.ms_per_token(ids, tokens=tokens, sampling=sampling)
-            else:
-                theirs = bare.ms_per_token(ids, tokens=tokens, sampling=sampling)
-                ours = engine_ms(engine, ids, tokens=tokens, sampling=sampling, name=f"call-{number}")
-            if number:  # the first pair warms both up
-                pairs.append((ours, theirs))
+        return in_pairs(
+            lambda n: engine_ms(engine, prompt(n), tokens=tokens, sampling=sampling, name=f"call-{n}"),
+            lambda n: bare.ms_per_token(prompt(n), tokens=tokens, sampling=sampling),
+            rounds=rounds,
+        )
     finally:
         engine.close()
         bare.close()
-    return pairs
+
+
+def in_pairs(one: Callable[[int], float], other: Callable[[int], float], *, rounds: int) -> list[tuple[float, float]]:
+    """What both measure in pair 1, 2, …; each goes first in every second pair, and pair 0 warms both up."""
+    pairs = []
+    for number in range(rounds + 1):
+        if number % 2:
+            first = one(number)
+            pairs.append((first, other(number)))
+        else:
+            second = other(number)
+            pairs.append((one(number), second))
+    return pairs[1:]
 
 
 @click.command()
