@@ -32,8 +32,8 @@ def _opencode(place: Place) -> None:
     place.run(opencode, "run", "-c", SECOND)
 
 
-def _pi(place: Place) -> None:
-    pi = place.npm("@earendil-works/pi-coding-agent@1.6.0") / "pi"
+def _provider(place: Place) -> dict[str, object]:
+    """The server in the words that pi and OpenClaw share."""
     model = {
         "id": "local",
         "name": "local",
@@ -43,8 +43,12 @@ def _pi(place: Place) -> None:
         "maxTokens": OUTPUT_TOKENS,
         "cost": {"input": 0, "output": 0, "cacheRead": 0, "cacheWrite": 0},
     }
-    provider = {"baseUrl": f"{place.url}/v1", "api": "openai-completions", "apiKey": "none", "models": [model]}
-    folder = place.write("home/pi/models.json", {"providers": {"local": provider}}).parent
+    return {"baseUrl": f"{place.url}/v1", "api": "openai-completions", "apiKey": "none", "models": [model]}
+
+
+def _pi(place: Place) -> None:
+    pi = place.npm("@earendil-works/pi-coding-agent@1.6.0") / "pi"
+    folder = place.write("home/pi/models.json", {"providers": {"local": _provider(place)}}).parent
     chosen = ("-p", "--provider", "local", "--model", "local")
     environment = {"PI_OFFLINE": "1", "PI_CODING_AGENT_DIR": str(folder)}
     place.run(pi, *chosen, FIRST, **environment)
@@ -60,20 +64,10 @@ def _qwen_code(place: Place) -> None:
 
 def _openclaw(place: Place) -> None:
     openclaw = place.npm("openclaw@2026.9.6") / "openclaw"
-    model = {
-        "id": "local",
-        "name": "local",
-        "reasoning": False,
-        "input": ["text"],
-        "contextWindow": CONTEXT_TOKENS,
-        "maxTokens": OUTPUT_TOKENS,
-        "cost": {"input": 0, "output": 0, "cacheRead": 0, "cacheWrite": 0},
-    }
-    provider = {"baseUrl": f"{place.url}/v1", "api": "openai-completions", "apiKey": "none", "models": [model]}
     place.write(
         "home/.openclaw/openclaw.json",
         {
-            "models": {"providers": {"local": provider}},
+            "models": {"providers": {"local": _provider(place)}},
             "agents": {
                 "defaults": {
                     "model": {"primary": "local/local"},
