@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -13,8 +12,7 @@ from openai import OpenAI
 
 from anchorline.config import EngineConfig, ServerConfig
 from anchorline.llama.model import Model
-from anchorline.server.state import ServerState
-from tests.support.saying import SayingEngine
+from tests.support.saying import Live
 from tests.support.serving import serving
 
 ENGINE = EngineConfig(parallel=2, resident_idle=2, cache_ram_bytes=256 << 20)
@@ -28,22 +26,6 @@ ASKED: Any = [{"role": "user", "content": "What is in a.txt?"}]
 READ = '<tool_call>\n{"name": "read_file", "arguments": {"path": "a.txt"}}\n</tool_call>'
 PATCH = '<tool_call>\n{"name": "patch", "arguments": {"input": "+ \\"hé\\"\\n"}}\n</tool_call>'
 ASK = '<tool_call>\n{"name": "agents__ask", "arguments": {}}\n</tool_call>'
-
-
-class Live:
-    """A live server, and what it is to say."""
-
-    def __init__(self) -> None:
-        self.url = ""
-        self.engine: SayingEngine | None = None
-
-    def adapt(self, state: ServerState) -> ServerState:
-        self.engine = SayingEngine(state.engine, state)
-        return replace(state, engine=self.engine)
-
-    def says(self, *texts: str) -> None:
-        assert self.engine is not None
-        self.engine.texts.extend(texts)
 
 
 @pytest.fixture(scope="module")

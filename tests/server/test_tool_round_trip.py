@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -13,8 +12,7 @@ from openai import OpenAI
 
 from anchorline.config import EngineConfig, ServerConfig
 from anchorline.llama.model import Model
-from anchorline.server.state import ServerState
-from tests.support.saying import SayingEngine
+from tests.support.saying import Live
 from tests.support.serving import serving
 
 ENGINE = EngineConfig(parallel=2, resident_idle=2, cache_ram_bytes=256 << 20)
@@ -34,20 +32,8 @@ CALL = '<tool_call>\n{"name": "read_file", "arguments": {"path": "a.txt"}}\n</to
 OTHER_CALL = '<tool_call>\n{"name": "list_files", "arguments": {}}\n</tool_call>'
 
 
-class Live:
-    """A live server with a client, and what it is to say."""
-
-    def __init__(self) -> None:
-        self.url = ""
-        self.engine: SayingEngine | None = None
-
-    def adapt(self, state: ServerState) -> ServerState:
-        self.engine = SayingEngine(state.engine, state)
-        return replace(state, engine=self.engine)
-
-    def says(self, *texts: str) -> None:
-        assert self.engine is not None
-        self.engine.texts.extend(texts)
+class LiveChat(Live):
+    """A live server that is asked for ids, too."""
 
     @property
     def closing(self) -> list[int]:
@@ -63,20 +49,20 @@ class Live:
 
 
 @pytest.fixture(scope="module")
-def live(tiny_smollm2_model: Model) -> Iterator[Live]:
-    made = Live()
+def live(tiny_smollm2_model: Model) -> Iterator[LiveChat]:
+    made = LiveChat()
     with serving(tiny_smollm2_model, ENGINE, server=ServerConfig(port=0), adapt=made.adapt) as server:
         made.url = server.url
         yield made
 
 
 @pytest.fixture
-def client(live: Live) -> Iterator[OpenAI]:
+def client(live: LiveChat) -> Iterator[OpenAI]:
     with OpenAI(base_url=f"{live.url}/v1", api_key="none", max_retries=0, timeout=60) as made:
         yield made
 
 
-def test_a_tool_round_is_append_only(client: OpenAI, live: Live) -> None:
+def test_a_tool_round_is_append_only(client: OpenAI, live: LiveChat) -> None:
     live.says(CALL, "It says hello.")
     first = client.chat.completions.create(model="m", messages=ASKED, tools=TOOLS, extra_body={"return_tokens": True})
     message = first.choices[0].message
@@ -102,7 +88,7 @@ def test_a_tool_round_is_append_only(client: OpenAI, live: Live) -> None:
 
 @pytest.mark.parametrize("content", [None, "", ...])
 @pytest.mark.parametrize("arguments", ['{"path": "a.txt"}', '{"path":"a.txt"}', '{"path": "\\u0061.txt"}'])
-def test_what_agents_make_of_a_turn_changes_nothing(live: Live, content: Any, arguments: str) -> None:
+def test_what_agents_make_of_a_turn_changes_nothing(live: LiveChat, content: Any, arguments: str) -> None:
     call = {"id": "x", "type": "function", "function": {"name": "read_file", "arguments": arguments}}
     turn = {"role": "assistant", "tool_calls": [call]} | ({} if content is ... else {"content": content})
     spoken = httpx.post(f"{live.url}/tokenize", json={"content": CALL}).json()["tokens"]
@@ -111,7 +97,7 @@ def test_what_agents_make_of_a_turn_changes_nothing(live: Live, content: Any, ar
     assert live.ids(history)[: len(known)] == known
 
 
-def test_parallel_calls_are_put_together_by_the_clients_own_stream(client: OpenAI, live: Live) -> None:
+def test_parallel_calls_are_put_together_by_the_clients_own_stream(client: OpenAI, live: LiveChat) -> None:
     live.says(f"Let me look.\n{CALL}\n{OTHER_CALL}")
     with client.chat.completions.stream(model="m", messages=ASKED, tools=TOOLS) as stream:
         kinds = {event.type for event in stream}
@@ -126,7 +112,7 @@ def test_parallel_calls_are_put_together_by_the_clients_own_stream(client: OpenA
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_reasoning_is_told_apart(client: OpenAI, live: Live, stream: bool) -> None:
+def test_reasoning_is_told_apart(client: OpenAI, live: LiveChat, stream: bool) -> None:
     live.says("<think>\nHm.\n</think>\n\nHello.")
     reply = client.chat.completions.create(model="m", messages=ASKED, stream=stream)
     parts = [chunk.choices[0].delta for chunk in reply] if stream else [reply.choices[0].message]  # type: ignore[union-attr]
@@ -143,7 +129,7 @@ def test_reasoning_is_told_apart(client: OpenAI, live: Live, stream: bool) -> No
         "<tool_call>\nread_file(a.txt)\n</tool_call>",
     ],
 )
-def test_a_broken_call_is_never_an_empty_reply(client: OpenAI, live: Live, broken: str) -> None:
+def test_a_broken_call_is_never_an_empty_reply(client: OpenAI, live: LiveChat, broken: str) -> None:
     live.says(broken)
     choice = client.chat.completions.create(model="m", messages=ASKED, tools=TOOLS).choices[0]
     assert choice.message.content or choice.message.tool_calls
@@ -152,14 +138,14 @@ def test_a_broken_call_is_never_an_empty_reply(client: OpenAI, live: Live, broke
         assert isinstance(json.loads(call.function.arguments), dict)
 
 
-def test_two_choices_each_make_their_calls(client: OpenAI, live: Live) -> None:
+def test_two_choices_each_make_their_calls(client: OpenAI, live: LiveChat) -> None:
     live.says(CALL)
     choices = client.chat.completions.create(model="m", messages=ASKED, tools=TOOLS, n=2).choices
     assert [len(choice.message.tool_calls or ()) for choice in choices] == [1, 1]
     assert len({call.id for choice in choices for call in choice.message.tool_calls or ()}) == 2
 
 
-def test_the_reply_goes_on_with_the_assistants_own_words(client: OpenAI, live: Live) -> None:
+def test_the_reply_goes_on_with_the_assistants_own_words(client: OpenAI, live: LiveChat) -> None:
     live.says(" is hello.")
     begun = [*ASKED, {"role": "assistant", "content": "In it"}]
     reply = client.chat.completions.create(model="m", messages=begun)
@@ -170,13 +156,13 @@ def test_the_reply_goes_on_with_the_assistants_own_words(client: OpenAI, live: L
     assert continued == opened + "In it"
 
 
-def test_a_large_max_tokens_is_cut_down_to_the_context(client: OpenAI, live: Live) -> None:
+def test_a_large_max_tokens_is_cut_down_to_the_context(client: OpenAI, live: LiveChat) -> None:
     for most in (65_536, 128_000):
         live.says("Hello.")
         assert client.chat.completions.create(model="m", messages=ASKED, max_tokens=most).choices[0].message.content
 
 
-def test_reasoning_beyond_its_budget_is_closed_by_forced_tokens(live: Live, client: OpenAI) -> None:
+def test_reasoning_beyond_its_budget_is_closed_by_forced_tokens(live: LiveChat, client: OpenAI) -> None:
     thinking = [*ASKED, {"role": "assistant", "content": "<think>"}]
     closing = live.closing
     reply = client.chat.completions.create(
@@ -195,7 +181,7 @@ def test_reasoning_beyond_its_budget_is_closed_by_forced_tokens(live: Live, clie
 SPACED = '<tool_call>\n{"arguments":  {"path" :"a.txt" },"name":"read_file"}\n</tool_call>'
 
 
-def first_call(client: OpenAI, live: Live, text: str, *, key: str = "none") -> tuple[list[int], dict[str, Any]]:
+def first_call(client: OpenAI, live: LiveChat, text: str, *, key: str = "none") -> tuple[list[int], dict[str, Any]]:
     """Known ids after a call, and the message that came of it."""
     live.says(text)
     reply = client.with_options(api_key=key).chat.completions.create(
@@ -223,17 +209,17 @@ def rewritten(message: dict[str, Any], arguments: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("text", [SPACED, f"Let me see. {SPACED}"])
-def test_a_call_that_comes_back_rewritten_is_restored_to_its_end(client: OpenAI, live: Live, text: str) -> None:
+def test_a_call_that_comes_back_rewritten_is_restored_to_its_end(client: OpenAI, live: LiveChat, text: str) -> None:
     known, message = first_call(client, live, text)
     assert restored(client, rewritten(message, '{"path":"a.txt"}')) == len(known)
 
 
-def test_a_call_that_comes_back_with_other_arguments_is_read_anew(client: OpenAI, live: Live) -> None:
+def test_a_call_that_comes_back_with_other_arguments_is_read_anew(client: OpenAI, live: LiveChat) -> None:
     known, message = first_call(client, live, SPACED.replace("a.txt", "first.txt"))
     assert len(live.ids(ASKED)) <= restored(client, rewritten(message, '{"path":"other.txt"}')) < len(known)
 
 
-def test_a_call_belongs_to_the_key_that_it_was_made_for(client: OpenAI, live: Live) -> None:
+def test_a_call_belongs_to_the_key_that_it_was_made_for(client: OpenAI, live: LiveChat) -> None:
     known, message = first_call(client, live, SPACED.replace("a.txt", "mine.txt"), key="mine")
     assert len(live.ids(ASKED)) <= restored(client, message, key="other") < len(known)
     assert restored(client, message, key="mine") == len(known)

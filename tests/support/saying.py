@@ -22,6 +22,22 @@ class _Said:
         return self._tokens[generated.size]
 
 
+class Live:
+    """A live server, once ``adapt`` and ``url`` were given to it, and what it is to say."""
+
+    def __init__(self) -> None:
+        self.url = ""
+        self.engine: SayingEngine | None = None
+
+    def adapt(self, state: ServerState) -> ServerState:
+        self.engine = SayingEngine(state.engine, state)
+        return replace(state, engine=self.engine)
+
+    def says(self, *texts: str) -> None:
+        assert self.engine is not None
+        self.engine.texts.extend(texts)
+
+
 class SayingEngine:
     """Answers the next calls with ``texts``, in which control-token texts are control tokens; then as it likes."""
 
