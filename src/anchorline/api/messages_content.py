@@ -14,6 +14,7 @@ from typing import Any
 from anchorline.api.decode import json_type
 from anchorline.api.messages_thinking import hidden_thinking
 from anchorline.errors import RequestError
+from anchorline.prompt.messages import in_call_order
 
 BILLING_HEADER = "x-anthropic-billing-header"
 """Begins a leading system block that differs per request or session and says nothing to a model."""
@@ -61,16 +62,13 @@ def convert_conversation(system: str | list[Any] | None, messages: list[dict[str
         converted.append({"role": "system", "content": text})
     system_messages = len(converted)
     cached = system_messages if _is_marked(system) else None
-    call_order: dict[str, int] = {}
     for index, message in enumerate(messages):
         where = f"messages[{index}]"
         role, content = message.get("role"), message.get("content")
         if role == "assistant":
-            turn = _assistant(content, f"{where}.content")
-            call_order = {call["id"]: number for number, call in enumerate(turn.get("tool_calls", ()))}
-            converted.append(turn)
+            converted.append(_assistant(content, f"{where}.content"))
         elif role == "user":
-            converted += _user(content, f"{where}.content", call_order)
+            converted += _user(content, f"{where}.content")
         elif role == "system":
             converted.append({"role": "system", "content": _joined_text(content, f"{where}.content")})
         else:
@@ -80,7 +78,7 @@ def convert_conversation(system: str | list[Any] | None, messages: list[dict[str
             )
         if _is_marked(content):
             cached = len(converted)
-    return Conversation(messages=converted, system_messages=system_messages, cached_messages=cached)
+    return Conversation(messages=in_call_order(converted), system_messages=system_messages, cached_messages=cached)
 
 
 def _system_text(system: str | list[Any] | None) -> str:
@@ -96,8 +94,8 @@ def _system_text(system: str | list[Any] | None) -> str:
     return "\n".join(texts[1:] if texts and texts[0].startswith(BILLING_HEADER) else texts)
 
 
-def _user(content: Any, where: str, call_order: Mapping[str, int]) -> list[Message]:
-    """Tool results in the order of their calls, those of unknown calls after them; then the user's own text."""
+def _user(content: Any, where: str) -> list[Message]:
+    """Tool results, then the user's own text."""
     results: list[Message] = []
     texts: list[str] = []
     for block, at in _blocks(content, where):
@@ -106,7 +104,6 @@ def _user(content: Any, where: str, call_order: Mapping[str, int]) -> list[Messa
             results.append(_tool_result(block, at))
         elif kind not in _NOT_RENDERED:
             texts.append(_block_text(block, at, known="text, tool_result"))
-    results.sort(key=lambda result: call_order.get(result["tool_call_id"], len(call_order)))
     if results and not texts:
         return results
     return [*results, {"role": "user", "content": "\n".join(texts)}]

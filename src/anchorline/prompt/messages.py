@@ -30,7 +30,7 @@ def normalise_messages(messages: Sequence[Any]) -> list[Message]:
     """
     if not messages:
         raise RequestError("messages must hold at least one message", field="messages", code="empty_array")
-    return _in_call_order([_message(message, f"messages[{index}]") for index, message in enumerate(messages)])
+    return in_call_order([_message(message, f"messages[{index}]") for index, message in enumerate(messages)])
 
 
 def parse_arguments(text: str) -> Any:
@@ -152,8 +152,8 @@ def number_calls(
     return numbered
 
 
-def _in_call_order(messages: list[Message]) -> list[Message]:
-    """Each run of tool results behind parallel calls sorted as the calls are; results of no call stay behind."""
+def in_call_order(messages: list[Message]) -> list[Message]:
+    """Each run of tool results sorted as the calls of the last assistant message are; results of none stay behind."""
     ordered: list[Message] = []
     order: dict[str, int] = {}
     run: list[Message] = []
@@ -165,8 +165,8 @@ def _in_call_order(messages: list[Message]) -> list[Message]:
         ordered += sorted(run, key=lambda result: order.get(result.get("tool_call_id", ""), last))
         run = []
         if message is not None:
-            ids = [call.get("id", "") for call in message.get("tool_calls", ())]
-            order = {id: index for index, id in enumerate(ids)}
+            if message["role"] == "assistant":
+                order = {call.get("id", ""): index for index, call in enumerate(message.get("tool_calls", ()))}
             ordered.append(message)
     return ordered
 
