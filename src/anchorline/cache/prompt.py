@@ -40,6 +40,21 @@ class Cut:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PinWish:
+    """A client's wish that the first ``position`` tokens of its prompt stay, until ``ttl_seconds`` after their last use.
+
+    A wish only ever helps: one that cannot be granted is counted, and the call goes on.
+    """
+
+    position: int
+    ttl_seconds: float
+
+
+DEFAULT_TENANT = ""
+"""Of calls that nothing sets apart from others."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Prompt:
     """Token ids of one rendered prompt with its cuts, ascending by position, positions distinct.
 
@@ -54,9 +69,14 @@ class Prompt:
     """Whether the head anchor deserves a pin (tools, or a system prompt of ≥ 256 tokens)."""
     message_starts: tuple[int, ...] = field(default=())
     """Token position where each message starts, ascending; to name a first difference."""
-
     turn_start: int | None = None
     """Token position where the newest user message starts; states behind it are kept together."""
+    tenant: str = DEFAULT_TENANT
+    """Whose prompt it is: what was computed for one tenant is never restored, or told, to another."""
+    conversation: str | None = None
+    """The name that the client gives its conversation, if it does (``prompt_cache_key``)."""
+    pin_wishes: tuple[PinWish, ...] = ()
+    """Ascending by position."""
 
     def __len__(self) -> int:
         return int(self.tokens.size)
