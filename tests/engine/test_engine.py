@@ -146,7 +146,8 @@ def test_a_full_queue_refuses_and_says_when_to_come_back() -> None:
         (request("a", []), RequestError, "empty"),
         (request("a", [1] * 400), PromptTooLong, "400 tokens long, but the context holds 400"),
         (request("a", choices=3), RequestError, "--parallel"),
-        (request("a", max_tokens=0), RequestError, "max_tokens"),
+        (request("a", max_tokens=-1), RequestError, "max_tokens"),
+        (request("a", max_tokens=0, choices=2), RequestError, "max_tokens"),
     ],
 )
 def test_unusable_requests_are_refused_at_once(bad: GenerationRequest, error: type[Exception], words: str) -> None:

@@ -55,6 +55,12 @@ def state_ends(prompt: Prompt, start: int, *, every: int) -> list[int]:
     return ends if last in wanted else ends[:-1]
 
 
+def kept_chunk_ends(prompt: Prompt, batch_tokens: int) -> list[int]:
+    """The chunk ends of exact mode at which other prompts may go on: the prompt's own end only where it is a cut."""
+    ends = chunk_ends(prompt, batch_tokens)
+    return ends if any(cut.position == ends[-1] for cut in prompt.cuts) else ends[:-1]
+
+
 def chunk_ends(prompt: Prompt, batch_tokens: int) -> list[int]:
     """Ends of the prefill chunks in exact mode: the cuts, and every ``batch_tokens`` between them.
 

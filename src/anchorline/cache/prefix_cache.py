@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from anchorline.cache.compaction import Run, choose_merge, runs_of
-from anchorline.cache.cuts import PIECE_TOKENS_MIN, chunk_ends, piece_ends
+from anchorline.cache.cuts import PIECE_TOKENS_MIN, chunk_ends, kept_chunk_ends, piece_ends
 from anchorline.cache.pins import HeadPins, PinName
 from anchorline.cache.prompt import Prompt
 from anchorline.cache.retention import thin_states
@@ -142,7 +142,7 @@ class PrefixCache:
             kept = self.tree.match(tokens).restorable
             pieces = piece_ends(prompt, kept, int(tokens.size), longest=self._piece_tokens)
         else:
-            pieces = [end for end in chunk_ends(prompt, self._batch_tokens)[:-1] if end <= tokens.size]
+            pieces = [end for end in kept_chunk_ends(prompt, self._batch_tokens) if end <= tokens.size]
         path: list[Segment] = []
         try:
             yield from self._save_pieces(tokens, path, sorted({*pieces, *states}), export, states)

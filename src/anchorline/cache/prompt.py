@@ -41,7 +41,7 @@ class Cut:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PinWish:
-    """A client's wish that the first ``position`` tokens of its prompt stay, until ``ttl_seconds`` after their last use.
+    """A client's wish that the first ``position`` tokens of its prompt stay until ``ttl_seconds`` after their last use.
 
     A wish only ever helps: one that cannot be granted is counted, and the call goes on.
     """

@@ -139,8 +139,9 @@ class Engine:
             raise RequestError(
                 f"n must lie between 1 and {self.parallel} (--parallel), not {request.choices}", field="n"
             )
-        if request.max_tokens < 1:
-            raise RequestError(f"max_tokens must be at least 1, not {request.max_tokens}", field="max_tokens")
+        least = 0 if request.choices == 1 else 1
+        if request.max_tokens < least:
+            raise RequestError(f"max_tokens must be at least {least}, not {request.max_tokens}", field="max_tokens")
 
     def _retry_after(self, waiting: int) -> int:
         """Whole seconds after which a place should be free."""

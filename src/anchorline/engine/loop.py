@@ -125,7 +125,7 @@ class EngineLoop:
     def _run(self, stream: Stream) -> None:
         """Count a seated stream among the running ones."""
         assert stream.live is not None
-        if stream.sampler is None:
+        if stream.sampler is None and not stream.only_prefills:
             constraint = stream.call.request.constraint
             mask = None if constraint is None else constraint.start()
             stream.sampler = self.runtime.sampler(stream.sampling, stream.call.prompt.tokens, mask)
@@ -180,7 +180,15 @@ class EngineLoop:
         for stream, output in outputs:
             choosing.append((stream, output))
             choosing.extend((sibling, output) for sibling in self._fork_choices(stream))
-        return self._sample_all(choosing)
+        return [*self._end_prefills(work), *self._sample_all(choosing)]
+
+    def _end_prefills(self, work: list[tuple[Stream, int]]) -> list[Call]:
+        """End the streams that were only to prefill and have; their calls."""
+        done = [stream for stream, _ in work if stream.only_prefills and not stream.in_prompt]
+        for stream in done:
+            stream.finish = FinishReason.LENGTH
+            self._finish(stream)
+        return [stream.call for stream in done]
 
     def _advance(self, stream: Stream, share: int, now: float) -> None:
         """``share`` more tokens of ``stream`` are decoded: note the end of its prompt, keep states at pauses."""
@@ -193,7 +201,7 @@ class EngineLoop:
             stream.call.prefilled_seconds = now
         if stream.stops and stream.stops[0] == live.length:
             stream.stops.pop(0)
-            if stream.in_prompt and self._keeps_states(stream):
+            if (stream.in_prompt or stream.only_prefills) and self._keeps_states(stream):
                 self._saver.capture(live, ends_reply=False)
                 if not self._exact:
                     # Also when its last save is still under way: others may wait for this state.
@@ -209,7 +217,7 @@ class EngineLoop:
         for stream, share in work:
             live = stream.live
             assert live is not None
-            last = share == stream.pending
+            last = share == stream.pending and not stream.only_prefills
             tokens = stream.buffer.view(live.length, live.length + share)
             index = batch.add(tokens, start=live.length, sequence=live.id, output=last)
             if last:
@@ -305,6 +313,7 @@ class EngineLoop:
     def _leave(self, stream: Stream) -> None:
         """Take a stream out of the running ones; its sequence turns idle and is saved, or is dropped."""
         self.running.remove(stream)
+        at_prompt_end = stream.only_prefills and not stream.in_prompt
         live, stream.live = stream.live, None
         assert live is not None
         live.busy = False
@@ -313,7 +322,7 @@ class EngineLoop:
             return
         self.pool.touch(live)
         if self._stateful and not self._exact:
-            self._saver.capture(live, ends_reply=True)
+            self._saver.capture(live, ends_reply=not at_prompt_end)
         self._saver.enqueue(live)
         if self._exact:
             self._drop_idle(keep=0)

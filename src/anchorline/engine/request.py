@@ -41,7 +41,8 @@ class GenerationRequest:
     prompt: Prompt
     sampling: SamplingParams
     max_tokens: int
-    """Most tokens per choice, ≥ 1; clamped to what the context leaves."""
+    """Most tokens per choice; clamped to what the context leaves. 0 only prefills: the call ends once its
+    prompt is decoded, and the prompt is kept to its last token."""
     choices: int = 1
     """Continuations of the one prefill (``n``), ≤ --parallel."""
     logprobs: int | None = None

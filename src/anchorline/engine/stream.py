@@ -151,6 +151,11 @@ class Stream:
         return self.live is None or self.live.length < len(self.call.prompt)
 
     @property
+    def only_prefills(self) -> bool:
+        """Whether its end is that of its prompt."""
+        return self.call.max_tokens == 0
+
+    @property
     def reply(self) -> TokenArray:
         """A view of what was generated so far."""
         return self.buffer.view(len(self.call.prompt), self.buffer.count)
