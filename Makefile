@@ -11,7 +11,7 @@ STAMP := .venv/.anchorline-setup
 export SKIP_LLAMA LLAMA_WHEEL_INDEX
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve demo agents lint types imports tests test test-long bench-replay bench-peers bench-warm-turn bench-decode bench-constrained bench-arena bench-chain clean
+.PHONY: help setup serve demo agents lint types imports tests test test-long bench-replay bench-peers bench-warm-turn bench-decode bench-constrained bench-arena bench-chain bench-long clean
 
 help: ## List the targets.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -76,6 +76,9 @@ bench-decode: $(STAMP) ## The engine's time per token against a bare llama_decod
 
 bench-constrained: $(STAMP) ## Time per token within a JSON schema against time per token without.
 	@OMP_WAIT_POLICY=passive $(BIN)/python benchmarks/constrained.py $(ARGS)
+
+bench-long: $(STAMP) ## Six conversations of 100K tokens in the RAM of two and a half, under a hard limit.
+	@$(BIN)/python -m anchorline.bench.long_sessions $(ARGS)
 
 bench-arena: $(STAMP) ## Export speed into a warm and into a fresh arena.
 	@OMP_WAIT_POLICY=passive $(BIN)/python benchmarks/arena.py $(ARGS)

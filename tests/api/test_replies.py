@@ -285,6 +285,8 @@ def test_timings_in_llama_servers_names() -> None:
         "plan": "fork",
         "resident_n": 10,
         "host_n": 5,
+        "seen_n": 15,
+        "miss": None,
     }
 
 

@@ -23,9 +23,7 @@ def resident_bytes(pid: int) -> int:
 
 
 def evictions(client: Client) -> float:
-    lines = client._http.get("/metrics").text.splitlines()
-    (line,) = [line for line in lines if line.startswith("anchorline_evictions_total ")]
-    return float(line.split()[1])
+    return client.metrics()["anchorline_evictions_total"]
 
 
 def soak(architecture: str, *, prompts: int, prompt_tokens: int, budget_mib: int) -> tuple[list[int], float]:

@@ -21,9 +21,10 @@ class Usage(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class Timings(msgspec.Struct, kw_only=True, frozen=True):
-    """llama-server's shape, and where the prefix came from.
+    """llama-server's shape, where the prefix came from, and why not more of it did.
 
-    ``cache_n`` = ``resident_n`` + ``host_n`` tokens were restored, ``prompt_n`` prefilled.
+    ``cache_n`` = ``resident_n`` + ``host_n`` tokens were restored, ``prompt_n`` prefilled. ``seen_n`` leading
+    tokens were in earlier prompts or replies; ``miss`` says why fewer were restored, null when none were missed.
     """
 
     cache_n: int
@@ -44,6 +45,8 @@ class Timings(msgspec.Struct, kw_only=True, frozen=True):
     plan: str
     resident_n: int
     host_n: int
+    seen_n: int
+    miss: str | None
 
 
 def usage(report: CallReport) -> Usage:
@@ -76,6 +79,8 @@ def timings(report: CallReport, *, render_seconds: float, tokenize_seconds: floa
         plan=report.plan.value,
         resident_n=report.resident_tokens,
         host_n=report.host_tokens,
+        seen_n=report.seen_tokens,
+        miss=None if report.miss is None else report.miss.value,
     )
 
 

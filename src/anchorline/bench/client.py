@@ -74,6 +74,13 @@ class Client:
         """The decoded answer; raises CallFailed."""
         return _checked(self._http.post(path, json=body))
 
+    def metrics(self) -> dict[str, float]:
+        """Those of ``GET /metrics`` that have no labels, by name."""
+        response = self._http.get("/metrics")
+        response.raise_for_status()
+        lines = (line.split(" ") for line in response.text.splitlines() if not line.startswith("#") and "{" not in line)
+        return {name: float(value) for name, value in lines}
+
     def prompt_tokens(self, body: dict[str, Any]) -> Tokens:
         """The ids of the prompt that the server makes of a chat body."""
         return self.prompt(body)[0]

@@ -143,6 +143,7 @@ class SegmentTree:
         """Ids of ghosts, each ghost counted as at least GHOST_TOKENS_MIN: what they cost in memory."""
         self.kept: dict[Segment, None] = {}
         """The nodes with rows, in the order they were kept; eviction looks at no others, however many there are."""
+        self.kept_tokens = 0
         self.states = 0
         self.state_bytes = 0
         self._ghost_tokens_limit = ghost_tokens_limit
@@ -268,6 +269,7 @@ class SegmentTree:
         node.last_used = self._tick
         node.absence = None
         self.kept[node] = None
+        self.kept_tokens += int(node.tokens.size)
         self.ghost_tokens -= _ghost_cost(node)
 
     def replace_rows(self, nodes: Sequence[Segment], rows: Rows) -> None:
@@ -319,6 +321,7 @@ class SegmentTree:
         node.rows = None
         node.absence = reason
         del self.kept[node]
+        self.kept_tokens -= int(node.tokens.size)
         self.ghost_tokens += _ghost_cost(node)
 
     def touch(self, chain: tuple[Segment, ...] | list[Segment]) -> None:

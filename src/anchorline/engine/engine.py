@@ -252,6 +252,7 @@ class Engine:
             host_limit_bytes=cache.arena.limit_bytes,
             host_used_bytes=cache.arena.used_bytes,
             host_segments=len(cache.tree.kept),
+            host_tokens=cache.tree.kept_tokens,
             host_states=cache.tree.states,
             host_state_bytes=cache.tree.state_bytes,
             pinned_bytes=cache.pins.pinned_bytes,

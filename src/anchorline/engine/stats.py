@@ -33,6 +33,8 @@ class EngineStats:
     """What the host tier may take at present: less than the budget while the machine's memory is short."""
     host_used_bytes: int = 0
     host_segments: int = 0
+    host_tokens: int = 0
+    """Tokens of the segments, each counted once however many histories share it."""
     host_states: int = 0
     host_state_bytes: int = 0
     """Part of ``host_used_bytes``; the rest is rows."""

@@ -37,6 +37,7 @@ _GAUGES = (
     _Declared("host_limit_bytes", "host_limit_bytes", "What the host tier may take while memory is as short as it is."),
     _Declared("host_used_bytes", "host_used_bytes", "Bytes of segments in the host tier."),
     _Declared("host_segments", "host_segments", "Segments in the host tier."),
+    _Declared("host_tokens", "host_tokens", "Tokens of the segments in the host tier, shared ones counted once."),
     _Declared("host_states", "host_states", "States of stateful models in the host tier."),
     _Declared("host_state_bytes", "host_state_bytes", "Bytes of states; the rest of the host tier is rows."),
     _Declared("pinned_bytes", "pinned_bytes", "Bytes of pinned segments."),
