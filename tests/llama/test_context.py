@@ -143,8 +143,10 @@ def test_a_context_over_the_trained_one_is_a_warning(test_llama_model: Model, ca
     runtime.close()
 
 
-def test_a_small_context_is_rounded_up(test_llama_model: Model) -> None:
-    runtime = make_runtime(test_llama_model, context_tokens=32)
+def test_a_small_context_is_rounded_up(test_llama_model: Model, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO"):
+        runtime = make_runtime(test_llama_model, context_tokens=32)
+    assert "--ctx 32 is rounded up to 256 tokens" in caplog.text
     assert runtime.limits.context_tokens == 256
     assert runtime.limits.batch_tokens == runtime.batch.room == 32
     runtime.close()

@@ -101,6 +101,13 @@ def test_counting(client: Anthropic) -> None:
     assert counted.input_tokens == len(b"system: s\nuser: hi\nassistant:")
 
 
+def test_the_served_model(client: Anthropic) -> None:
+    (listed,) = client.models.list().data
+    assert listed == client.models.retrieve("bytes")
+    assert (listed.type, listed.id, listed.display_name) == ("model", "bytes", "bytes")
+    assert listed.created_at.year >= 2023
+
+
 def test_a_token_instead_of_a_key(served: tuple[Site, str], here: Site) -> None:
     with Anthropic(base_url=served[1], auth_token=KEY, api_key=None, max_retries=0) as made:
         assert made.messages.create(model="any", messages=MESSAGES, max_tokens=5).stop_reason == "max_tokens"

@@ -174,6 +174,13 @@ async def test_unknown_paths_are_404(here: Site, path: str) -> None:
     assert set(response.json()["error"]) == {"message", "type", "param", "code"}
 
 
+async def test_a_doubled_version_is_explained(here: Site) -> None:
+    async with here.client() as client:
+        response = await client.post("/v1/v1/messages", json={})
+    assert response.status_code == 404
+    assert "base URL must not end in /v1" in response.json()["error"]["message"]
+
+
 @pytest.mark.parametrize(("method", "path"), [("GET", "/v1/chat/completions"), ("DELETE", "/v1/models")])
 async def test_wrong_methods_are_405(here: Site, method: str, path: str) -> None:
     async with here.client() as client:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 from anchorline.llama.interface import ModelInfo, SamplingParams
@@ -59,6 +60,16 @@ def model_object(served: Served) -> dict[str, Any]:
             "size": info.size_bytes,
         },
     }
+
+
+def anthropic_model_list(served: Served) -> dict[str, Any]:
+    """``/v1/models`` as Anthropic's clients read it."""
+    return {"data": [anthropic_model(served)], "has_more": False, "first_id": served.name, "last_id": served.name}
+
+
+def anthropic_model(served: Served) -> dict[str, Any]:
+    created = datetime.fromtimestamp(served.created, tz=UTC).isoformat().replace("+00:00", "Z")
+    return {"type": "model", "id": served.name, "display_name": served.name, "created_at": created}
 
 
 def model_list(served: Served) -> dict[str, Any]:

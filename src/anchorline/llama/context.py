@@ -61,6 +61,9 @@ def create_context(model: Model, config: ContextConfig, *, sequences: int) -> An
     if not context:
         why = library.reason(lines, otherwise="llama.cpp gave no reason")
         raise ModelError(f"the context of {params.n_ctx} tokens (--ctx) cannot be made: {why}")
+    made: int = api.llama_n_ctx(context)
+    if config.context_tokens and made > config.context_tokens:
+        library.logger.info("--ctx %d is rounded up to %d tokens", config.context_tokens, made)
     if not api.llama_get_memory(context):
         api.llama_free(context)
         raise ModelError(f"{model.info.name} has no KV cache; it cannot generate text")

@@ -77,7 +77,9 @@ async def on_http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     method, path = request.method, request.url.path
     if error.status_code == 404:
-        return _answer(request, ApiError(status=404, message=f"unknown path: {method} {path}", code="not_found"))
+        doubled = "; the client's base URL must not end in /v1" if path.startswith("/v1/v1/") else ""
+        message = f"unknown path: {method} {path}{doubled}"
+        return _answer(request, ApiError(status=404, message=message, code="not_found"))
     headers = dict(error.headers or {})
     if error.status_code == 405:
         message = f"{path} does not take {method}"

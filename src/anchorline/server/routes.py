@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from anchorline.api.chat import parse_apply_template
 from anchorline.api.errors import ApiError
-from anchorline.api.models import model_list, model_object, props, show
+from anchorline.api.models import anthropic_model, anthropic_model_list, model_list, model_object, props, show
 from anchorline.api.tokens import (
     TokenizeBody,
     detokenize_reply,
@@ -23,6 +23,10 @@ from anchorline.server.caller import tenant_of
 from anchorline.server.prepare import build_chat
 from anchorline.server.responses import error_response, json_response
 from anchorline.server.state import ServerState
+
+
+def _speaks_anthropic(request: Request) -> bool:
+    return "anthropic-version" in request.headers
 
 
 class Routes:
@@ -41,12 +45,15 @@ class Routes:
         return error_response(dead, request.scope)
 
     async def models(self, request: Request) -> Response:
-        return json_response(model_list(self._state.served))
+        """In the shape of the protocol that the client names: Anthropic's sends its version."""
+        listed = anthropic_model_list if _speaks_anthropic(request) else model_list
+        return json_response(listed(self._state.served))
 
     async def model(self, request: Request) -> Response:
         name = request.path_params["name"]
         if name == self._state.served.name:
-            return json_response(model_object(self._state.served))
+            described = anthropic_model if _speaks_anthropic(request) else model_object
+            return json_response(described(self._state.served))
         message = f"the model {name[:200]!r} is not served"
         unknown = ApiError(status=404, message=message, param="model", code="model_not_found")
         return error_response(unknown, request.scope)
