@@ -7,6 +7,7 @@ machine. ``validate()`` raises ConfigError naming the flag.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeAlias
 
@@ -20,6 +21,10 @@ MetadataValue: TypeAlias = bool | int | float | str
 
 MAX_LAYERS = 512
 """Most layers that llama.cpp gives a model."""
+
+HEAD_DIGEST_DIGITS = 16
+"""Hexadecimal digits of the name of a head, as the log shows it and ``--share-heads`` takes it."""
+_HEAD_DIGEST = re.compile(f"[0-9a-f]{{{HEAD_DIGEST_DIGITS}}}")
 
 KV_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1")
 
@@ -281,6 +286,9 @@ class Limits:
         minimum=1,
         maximum=40,
     )
+    cache_salt_bytes: int = setting(
+        256, "--max-cache-salt-bytes", "Longest cache_salt, in UTF-8 bytes.", minimum=1, maximum=1 << 16
+    )
     logprobs: int = setting(20, "--max-logprobs", "Largest top_logprobs.", minimum=0, maximum=1000)
     logit_bias: int = setting(1024, "--max-logit-bias", "Most entries in logit_bias.", minimum=0, maximum=1 << 20)
     grammar_bytes: int = setting(
@@ -383,6 +391,12 @@ class ServerConfig:
     api_keys: tuple[str, ...] = setting(
         (), "--api-key", "Key that clients must send as a bearer token; may be given more than once."
     )
+    share_heads: tuple[str, ...] = setting(
+        (),
+        "--share-heads",
+        "Digest of a head (system + tools) that is common to all tenants, as the log shows it; may be given more than "
+        "once. Each tenant can find out whether another has sent that head.",
+    )
     allowed_hosts: tuple[str, ...] = setting(
         (), "--allowed-host", "Host header accepted besides the loopback names; may be given more than once."
     )
@@ -419,6 +433,12 @@ class ServerConfig:
                     raise ConfigError(f"{declared.metadata['flag']} must not be empty")
         if any(character.isspace() for key in self.api_keys for character in key):
             raise ConfigError("--api-key must not hold white space")
+        for digest in self.share_heads:
+            if not _HEAD_DIGEST.fullmatch(digest):
+                raise ConfigError(
+                    f"--share-heads must be a digest of {HEAD_DIGEST_DIGITS} hexadecimal digits as the log shows it, "
+                    f"not {digest!r}"
+                )
 
 
 def _in_range(flag: str, value: int, low: int, high: int) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anchorline.cache.compaction import Joint, Run, choose_merge, runs_of
+from anchorline.cache.prompt import Owners
 from anchorline.cache.rows import Rows
 from anchorline.cache.tree import Segment, SegmentTree
 from anchorline.llama.interface import TokenArray
@@ -19,14 +20,16 @@ LIMIT = 7
 
 def run_of(tokens: int, joint: Joint = Joint.FREE, *, shared: bool = False, start: int = 0) -> Run:
     rows = Rows(memoryview(b""), start, start + tokens + shared, lambda: None)
-    segment = Segment(None, start, np.zeros(tokens, np.int32))
+    segment = Segment(None, start, np.zeros(tokens, np.int32), owner=None)
     segment.rows = rows.view(tokens)
     if shared:
         rows.view(1)
     return Run((segment,), rows, joint)
 
 
-runs = st.builds(run_of, st.integers(1, 500), st.sampled_from(list(Joint)), shared=st.booleans())
+runs = st.builds(
+    run_of, st.integers(1, 500), st.sampled_from([Joint.FREE, Joint.FORK, Joint.ANCHOR]), shared=st.booleans()
+)
 
 
 def merge_all_of(runs: list[Run], limit: int, *, largest_tokens: int = 1 << 30) -> tuple[list[Run], int]:
@@ -54,6 +57,17 @@ def test_no_more_than_the_limit_is_left_whatever_the_chain_is(chain: list[Run], 
 def test_a_head_stays_by_itself_while_anything_else_can_be_merged(tail: list[Run]) -> None:
     head = run_of(900, Joint.ANCHOR)
     assert merge_all_of([head, *tail], 2)[0][0] is head
+
+
+@given(st.lists(runs, max_size=10), st.lists(runs, min_size=1, max_size=10), st.integers(1, 8))
+def test_what_is_common_to_all_tenants_is_never_merged_with_what_is_not(
+    common: list[Run], own: list[Run], limit: int
+) -> None:
+    chain = [*common, run_of(40, Joint.OWNER), *own]
+    left, _ = merge_all_of(chain, limit)
+    assert len(left) <= max(limit, 2)
+    ends = list(accumulate(run.tokens for run in left))
+    assert sum(run.tokens for run in common) + 40 in ends
 
 
 @given(st.lists(runs, max_size=30), st.integers(1, 2_000))
@@ -113,7 +127,7 @@ def merge_all(budget_tokens: int = 100_000, turns: int = 30):  # type: ignore[no
 
 
 def chain_length(tree: SegmentTree, tokens: TokenArray) -> int:
-    return len(runs_of(tree.match(tokens).chain, None))
+    return len(runs_of(tree.match(tokens, Owners()).chain, None))
 
 
 def test_a_long_chain_is_few_segments_and_no_more_bytes() -> None:

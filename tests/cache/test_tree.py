@@ -7,9 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anchorline.cache.eviction import Victims
+from anchorline.cache.prompt import Owners
 from anchorline.cache.rows import Rows
 from anchorline.cache.tree import GHOST_TOKENS_MIN, Absence, Segment, SegmentTree
 from tests.support.fake_runtime import tokens_of
+
+MINE = Owners()
 
 histories = st.lists(st.sampled_from([1, 2]), min_size=1, max_size=120)
 
@@ -21,7 +24,7 @@ def rows_for(start: int, end: int, freed: list[tuple[int, int]] | None = None) -
 
 def keep_all(tree: SegmentTree, ids: list[int], freed: list[tuple[int, int]] | None = None) -> None:
     """Keep the rows of ``ids`` in one export of what is missing."""
-    path = tree.descend(tokens_of(ids), len(ids), from_node=tree.root)
+    path = tree.descend(tokens_of(ids), len(ids), MINE, from_node=tree.root)
     missing = [node for node in path if node.rows is None]
     if missing:
         rows = rows_for(missing[0].start, missing[-1].end, freed)
@@ -38,7 +41,7 @@ def test_match_is_the_longest_agreement_with_any_history(kept: list[list[int]], 
     tree = SegmentTree()
     for ids in kept:
         keep_all(tree, ids)
-    match = tree.match(tokens_of(asked))
+    match = tree.match(tokens_of(asked), MINE)
     assert match.restorable == match.seen == max(agreement(ids, asked) for ids in kept)
     ends = [segment.end for segment in match.chain]
     assert ends == sorted(ends)
@@ -73,14 +76,14 @@ def test_children_go_before_their_parents_even_when_more_valuable() -> None:
     tree = SegmentTree()
     keep_all(tree, [1, 2, 3])
     keep_all(tree, [1, 2, 3, 4, 5])
-    chain = tree.match(tokens_of([1, 2, 3, 4, 5])).chain
+    chain = tree.match(tokens_of([1, 2, 3, 4, 5]), MINE).chain
     for _ in range(50):
         tree.touch(chain[1:])
     victims = Victims(tree)
     assert victims.drop_next()
-    assert tree.match(tokens_of([1, 2, 3, 4, 5])).restorable == 3
+    assert tree.match(tokens_of([1, 2, 3, 4, 5]), MINE).restorable == 3
     assert victims.drop_next()
-    match = tree.match(tokens_of([1, 2, 3, 4, 5]))
+    match = tree.match(tokens_of([1, 2, 3, 4, 5]), MINE)
     assert (match.restorable, match.seen, match.absence) == (0, 5, Absence.EVICTED)
 
 
@@ -89,7 +92,7 @@ def test_held_segments_and_their_parents_stay(hold: str) -> None:
     tree = SegmentTree()
     keep_all(tree, [1, 2, 3])
     keep_all(tree, [1, 2, 3, 4, 5])
-    tail = tree.match(tokens_of([1, 2, 3, 4, 5])).chain[-1]
+    tail = tree.match(tokens_of([1, 2, 3, 4, 5]), MINE).chain[-1]
     setattr(tail, hold, 1)
     assert not Victims(tree).drop_next()
     setattr(tail, hold, 0)
@@ -99,13 +102,13 @@ def test_held_segments_and_their_parents_stay(hold: str) -> None:
 def test_a_split_leaves_the_hold_on_the_tail_and_the_upper_part_alive() -> None:
     tree = SegmentTree()
     keep_all(tree, [1, 2, 3, 4])
-    [node] = tree.match(tokens_of([1, 2, 3, 4])).chain
+    [node] = tree.match(tokens_of([1, 2, 3, 4]), MINE).chain
     node.pins = 1
     keep_all(tree, [1, 2, 9])
     victims = Victims(tree)
     assert victims.drop_next()
     assert not victims.drop_next()
-    assert tree.match(tokens_of([1, 2, 3, 4])).restorable == 4
+    assert tree.match(tokens_of([1, 2, 3, 4]), MINE).restorable == 4
 
 
 def test_least_recently_used_goes_first_among_equals() -> None:
@@ -113,23 +116,23 @@ def test_least_recently_used_goes_first_among_equals() -> None:
     for first in (1, 2, 3):
         tree.advance()
         keep_all(tree, [first, 7, 7])
-    tree.touch(tree.match(tokens_of([1, 7, 7])).chain)
+    tree.touch(tree.match(tokens_of([1, 7, 7]), MINE).chain)
     assert Victims(tree).drop_next()
-    assert tree.match(tokens_of([2, 7, 7])).restorable == 0
-    assert tree.match(tokens_of([1, 7, 7])).restorable == 3
+    assert tree.match(tokens_of([2, 7, 7]), MINE).restorable == 0
+    assert tree.match(tokens_of([1, 7, 7]), MINE).restorable == 3
 
 
 def test_whole_tree_keeps_chunkings_apart() -> None:
     tree = SegmentTree(splitting=False)
     ids = [1, 2, 3, 4, 5, 6]
-    path = tree.descend(tokens_of(ids), 6, from_node=tree.root)
+    path = tree.descend(tokens_of(ids), 6, MINE, from_node=tree.root)
     assert [node.end for node in path] == [6]
     tree.keep(path[0], rows_for(0, 6))
-    assert tree.match_chunks(tokens_of(ids), [6]).restorable == 6
-    assert tree.match_chunks(tokens_of(ids), [3, 6]).restorable == 0
-    first = tree.descend(tokens_of(ids), 3, from_node=tree.root)[-1]
+    assert tree.match_chunks(tokens_of(ids), [6], MINE).restorable == 6
+    assert tree.match_chunks(tokens_of(ids), [3, 6], MINE).restorable == 0
+    first = tree.descend(tokens_of(ids), 3, MINE, from_node=tree.root)[-1]
     tree.keep(first, rows_for(0, 3))
-    match = tree.match_chunks(tokens_of(ids), [3, 6])
+    match = tree.match_chunks(tokens_of(ids), [3, 6], MINE)
     assert (match.restorable, match.seen) == (3, 3)
 
 
@@ -138,12 +141,12 @@ def test_ghosts_are_forgotten_past_their_limit_and_kept_rows_are_not() -> None:
     keep_all(tree, [5, 5, 5])
     for first in range(10, 30):
         tree.advance()
-        tree.descend(tokens_of([first, 1, 1]), 3, from_node=tree.root)
+        tree.descend(tokens_of([first, 1, 1]), 3, MINE, from_node=tree.root)
         tree.prune_ghosts()
         assert tree.ghost_tokens <= 5 * GHOST_TOKENS_MIN
-    assert tree.match(tokens_of([5, 5, 5])).restorable == 3
-    assert tree.match(tokens_of([29, 1, 1])).seen == 3
-    assert tree.match(tokens_of([10, 1, 1])).seen == 0
+    assert tree.match(tokens_of([5, 5, 5]), MINE).restorable == 3
+    assert tree.match(tokens_of([29, 1, 1]), MINE).seen == 3
+    assert tree.match(tokens_of([10, 1, 1]), MINE).seen == 0
 
 
 def test_eviction_looks_at_kept_segments_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,7 +154,7 @@ def test_eviction_looks_at_kept_segments_alone(monkeypatch: pytest.MonkeyPatch) 
     tree = SegmentTree()
     keep_all(tree, [5, 5, 5])
     for first in range(100, 400):
-        tree.descend(tokens_of([first, 1, 1]), 3, from_node=tree.root)
+        tree.descend(tokens_of([first, 1, 1]), 3, MINE, from_node=tree.root)
     looked_at: list[Segment] = []
     droppable = Segment.is_droppable.fget  # type: ignore[attr-defined]
 

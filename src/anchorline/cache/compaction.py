@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from itertools import zip_longest
 
 from anchorline.cache.rows import Rows
 from anchorline.cache.tree import Segment
@@ -35,6 +36,8 @@ class Joint(IntEnum):
     """Another history goes on from here, and would read all of the merged rows."""
     ANCHOR = 2
     """A pinned segment, or the head, ends here: conversations to come start from it."""
+    OWNER = 3
+    """What is common to all tenants ends here. Never crossed: each reads no rows but those and its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +67,10 @@ def runs_of(chain: Sequence[Segment], head: int | None) -> list[Run]:
             grouped[-1].append(segment)
         else:
             grouped.append([segment])
-    return [Run(tuple(segments), _rows(segments[0]), _joint(segments[-1], head)) for segments in grouped]
+    return [
+        Run(tuple(segments), _rows(segments[0]), _joint(segments[-1], behind, head))
+        for segments, behind in zip_longest(grouped, grouped[1:])
+    ]
 
 
 def _rows(segment: Segment) -> Rows:
@@ -72,7 +78,10 @@ def _rows(segment: Segment) -> Rows:
     return segment.rows
 
 
-def _joint(segment: Segment, head: int | None) -> Joint:
+def _joint(segment: Segment, behind: Sequence[Segment] | None, head: int | None) -> Joint:
+    """``behind`` are the segments of the next run."""
+    if behind is not None and behind[0].owner != segment.owner:
+        return Joint.OWNER
     if segment.pins or segment.end == head:
         return Joint.ANCHOR
     branches = sum(child.rows is not None for child in segment.offspring())

@@ -14,10 +14,11 @@ from anchorline.cache.tree import Segment
 
 @dataclass(frozen=True, slots=True)
 class PinName:
-    """A pin's name: the tool fingerprint, and the digest of the head's ids it was rendered to."""
+    """A pin's name: the tool fingerprint, the digest of the head's ids it was rendered to, and whose segment it is."""
 
     tool_fingerprint: str
     head_digest: str
+    owner: str | None
 
 
 class HeadPins:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 from anchorline.cache.compaction import Run, choose_merge, runs_of
 from anchorline.cache.cuts import PIECE_TOKENS_MIN, chunk_ends, kept_chunk_ends, piece_ends
 from anchorline.cache.pins import HeadPins, PinName
-from anchorline.cache.prompt import Prompt
+from anchorline.cache.prompt import Owners, Prompt
 from anchorline.cache.retention import thin_states
 from anchorline.cache.rows import Rows, State
 from anchorline.cache.storage import Export, ExportState, HostStorage
@@ -70,8 +70,8 @@ class PrefixCache:
         ``tokens`` are the prompt's, and what was generated since when a stream is taken up again.
         """
         if self.tree.splitting:
-            return self.tree.match(tokens)
-        return self.tree.match_chunks(tokens, chunk_ends(prompt, self._batch_tokens)[:-1])
+            return self.tree.match(tokens, prompt.owners)
+        return self.tree.match_chunks(tokens, chunk_ends(prompt, self._batch_tokens)[:-1], prompt.owners)
 
     def resume_point(self, match: Match, limit: int) -> int:
         """The last position, at most ``limit``, up to which ``match`` can be restored; 0 when nowhere.
@@ -139,13 +139,13 @@ class PrefixCache:
         states = {} if states is None else states
         self.tree.advance()
         if self.tree.splitting:
-            kept = self.tree.match(tokens).restorable
+            kept = self.tree.match(tokens, prompt.owners).restorable
             pieces = piece_ends(prompt, kept, int(tokens.size), longest=self._piece_tokens)
         else:
             pieces = [end for end in kept_chunk_ends(prompt, self._batch_tokens) if end <= tokens.size]
         path: list[Segment] = []
         try:
-            yield from self._save_pieces(tokens, path, sorted({*pieces, *states}), export, states)
+            yield from self._save_pieces(prompt.owners, tokens, path, sorted({*pieces, *states}), export, states)
             if self.tree.stateful:
                 thin_states(self.tree, path, prompt)
         finally:
@@ -158,12 +158,18 @@ class PrefixCache:
         self._pin_head(prompt)
 
     def _save_pieces(
-        self, tokens: TokenArray, path: list[Segment], ends: list[int], export: Export, states: dict[int, State]
+        self,
+        owners: Owners,
+        tokens: TokenArray,
+        path: list[Segment],
+        ends: list[int],
+        export: Export,
+        states: dict[int, State],
     ) -> Iterator[int]:
         for end in ends:
             parent = path[-1] if path else self.tree.root
             if parent.end < end:
-                for node in self.tree.descend(tokens, end, from_node=parent):
+                for node in self.tree.descend(tokens, end, owners, from_node=parent):
                     node.leases += 1
                     path.append(node)
                 if not self._fill(path, parent.end, end, export):
@@ -176,18 +182,19 @@ class PrefixCache:
     def _fill(self, path: list[Segment], start: int, end: int, export: Export) -> bool:
         """Give rows to the ghosts of ``path`` in [start, end); False when they stay ghosts.
 
-        One export serves a run of neighbouring ghosts, which share it.
+        One export serves a run of neighbouring ghosts of one owner, which share it.
         """
         missing = [node for node in path if node.start >= start and node.end <= end and node.rows is None]
-        if not missing:
-            return True
-        rows = self.storage.store_rows(missing[0].start, missing[-1].end, export)
-        if isinstance(rows, Absence):
-            for node in missing:
-                node.absence = rows
-            return False
-        for node in missing:
-            self.tree.keep(node, rows)
+        for _, owned in groupby(missing, key=lambda node: node.owner):
+            run = list(owned)
+            rows = self.storage.store_rows(run[0].start, run[-1].end, export)
+            if isinstance(rows, Absence):
+                for node in missing:
+                    if node.rows is None:
+                        node.absence = rows
+                return False
+            for node in run:
+                self.tree.keep(node, rows)
         return True
 
     # -- compaction ---------------------------------------------------------------------------
@@ -200,7 +207,7 @@ class PrefixCache:
         """
         if not self.tree.splitting:
             return False
-        match = self.tree.match(tokens)
+        match = self.tree.match(tokens, prompt.owners)
         chain = [segment for segment in match.chain if segment.end <= match.restorable]
         runs = runs_of(chain, prompt.head_position)
         if len(runs) <= limit:
@@ -247,8 +254,9 @@ class PrefixCache:
         segment = self._segment_at(prompt, head)
         if segment is None:
             return
-        digest = hashlib.sha256(prompt.tokens[:head].tobytes()).hexdigest()[:16]
-        name = PinName(prompt.tool_fingerprint or "no-tools", digest)
+        digest = prompt.head_digest
+        assert digest is not None
+        name = PinName(prompt.tool_fingerprint or "no-tools", digest, segment.owner)
         if not self.pins.pin(name, segment):
             self.counters.unsaved["pin_over_limit"] += 1
 
@@ -258,5 +266,5 @@ class PrefixCache:
         if match.restorable < position:
             return None
         if self.tree.splitting:
-            return self.tree.descend(prompt.tokens, position, from_node=self.tree.root)[-1]
+            return self.tree.descend(prompt.tokens, position, prompt.owners, from_node=self.tree.root)[-1]
         return next((segment for segment in match.chain if segment.end == position), None)

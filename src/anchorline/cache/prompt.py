@@ -9,9 +9,11 @@ A cut is a hint for where to end a segment; correctness rests on the ids alone.
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from anchorline.config import HEAD_DIGEST_DIGITS
 from anchorline.llama.interface import TokenArray
 
 
@@ -54,6 +56,26 @@ DEFAULT_TENANT = ""
 """Of calls that nothing sets apart from others."""
 
 
+@dataclass(frozen=True, slots=True)
+class Owners:
+    """Whose the tokens of one prompt are: the first ``common_tokens`` everybody's, the rest ``tenant``'s."""
+
+    tenant: str = DEFAULT_TENANT
+    common_tokens: int = 0
+
+    def at(self, position: int) -> str | None:
+        """Who owns the token at ``position``; None for everybody."""
+        return None if position < self.common_tokens else self.tenant
+
+    def span_end(self, start: int, end: int) -> int:
+        """The last position, at most ``end``, up to which the tokens from ``start`` on have one owner."""
+        return min(end, self.common_tokens) if start < self.common_tokens else end
+
+    def usable(self, others: Owners, tokens: int) -> int:
+        """How many of the first ``tokens`` of a history of ``others`` may be used for these, where their ids agree."""
+        return tokens if self == others else min(tokens, self.common_tokens, others.common_tokens)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prompt:
     """Token ids of one rendered prompt with its cuts, ascending by position, positions distinct.
@@ -73,6 +95,8 @@ class Prompt:
     """Token position where the newest user message starts; states behind it are kept together."""
     tenant: str = DEFAULT_TENANT
     """Whose prompt it is: what was computed for one tenant is never restored, or told, to another."""
+    common_tokens: int = 0
+    """Leading tokens that are common to all tenants: the head, where the operator shares it, or nothing."""
     conversation: str | None = None
     """The name that the client gives its conversation, if it does (``prompt_cache_key``)."""
     pin_wishes: tuple[PinWish, ...] = ()
@@ -90,8 +114,20 @@ class Prompt:
         return (*self.message_starts, next(generation, len(self)))
 
     @property
+    def owners(self) -> Owners:
+        return Owners(self.tenant, self.common_tokens)
+
+    @property
     def head_position(self) -> int | None:
         return next((cut.position for cut in self.cuts if cut.kind is CutKind.HEAD), None)
+
+    @property
+    def head_digest(self) -> str | None:
+        """A name for the ids up to the head anchor: for pins, the log and ``--share-heads``. None without a head."""
+        head = self.head_position
+        if head is None:
+            return None
+        return hashlib.sha256(self.tokens[:head].tobytes()).hexdigest()[:HEAD_DIGEST_DIGITS]
 
     def locate(self, position: int) -> tuple[int, int] | None:
         """The message that holds token ``position`` and the token offset in it, if it is in one."""

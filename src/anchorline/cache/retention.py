@@ -24,7 +24,7 @@ NEWEST_STATES = 3
 def thin_states(tree: SegmentTree, path: list[Segment], prompt: Prompt) -> None:
     """Free the states on ``path``, the segments of one history, that are not worth keeping."""
     for node in path:
-        _drop_abandoned_reply(tree, node, on_path=path)
+        _drop_abandoned_reply(tree, node, prompt.tenant, on_path=path)
     head = prompt.head_position or 0
     stateful = [node for node in path if node.state is not None and node.end > head]
     turn_start = prompt.turn_start if prompt.turn_start is not None else len(prompt)
@@ -34,9 +34,11 @@ def thin_states(tree: SegmentTree, path: list[Segment], prompt: Prompt) -> None:
             tree.drop_state(node)
 
 
-def _drop_abandoned_reply(tree: SegmentTree, node: Segment, *, on_path: list[Segment]) -> None:
-    """Drop the childless ends of replies that part from the path behind ``node``."""
+def _drop_abandoned_reply(tree: SegmentTree, node: Segment, tenant: str, *, on_path: list[Segment]) -> None:
+    """Drop the childless ends of the tenant's replies that part from the path behind ``node``."""
     for child in list(node.offspring()):
+        if child.owner != tenant:
+            continue
         ends_a_reply = child.state is not None and child.state.ends_reply and not child.children
         if ends_a_reply and child.is_droppable and child not in on_path:
             tree.drop(child, Absence.EVICTED)

@@ -12,6 +12,9 @@ views a part of the same export), so bytes are freed with the last view.
 In a *splitting* tree two histories part anywhere, and any position may be resumed. In a *whole*
 tree (exact mode) a segment is one prefill chunk, taken whole or not at all, and histories that
 were chunked differently are siblings even where their ids agree.
+
+Each node is one tenant's, or common to all. A walk sees of each position only the nodes of its owner
+there, so the histories of two tenants are siblings even where their ids agree.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ from itertools import count
 
 import numpy as np
 
+from anchorline.cache.prompt import Owners
 from anchorline.cache.rows import Rows, State
 from anchorline.cache.tokens import common_prefix
 from anchorline.llama.interface import TokenArray
@@ -51,6 +55,7 @@ class Segment:
         "children",
         "last_used",
         "leases",
+        "owner",
         "parent",
         "pins",
         "rows",
@@ -60,11 +65,14 @@ class Segment:
         "uses",
     )
 
-    def __init__(self, parent: Segment | None, start: int, tokens: TokenArray) -> None:
+    def __init__(self, parent: Segment | None, start: int, tokens: TokenArray, *, owner: str | None) -> None:
         self.parent = parent
         self.start = start
         self.tokens = tokens
-        self.children: dict[int, list[Segment]] = {}
+        self.owner = owner
+        """The tenant whose calls alone see this node; None when all do."""
+        self.children: dict[tuple[str | None, int], list[Segment]] = {}
+        """By ``slot``."""
         self.rows: Rows | None = None
         self.state: State | None = None
         """The state at ``end``; only where there are rows."""
@@ -77,6 +85,11 @@ class Segment:
     @property
     def end(self) -> int:
         return self.start + int(self.tokens.size)
+
+    @property
+    def slot(self) -> tuple[str | None, int]:
+        """Where its parent keeps it: the owner and the first id."""
+        return self.owner, int(self.tokens[0])
 
     @property
     def kept_bytes(self) -> int:
@@ -135,7 +148,7 @@ class SegmentTree:
     """Every token history of one namespace. Not thread-safe; owned by the engine thread."""
 
     def __init__(self, *, splitting: bool = True, stateful: bool = False, ghost_tokens_limit: int = 8_000_000) -> None:
-        self.root = Segment(None, 0, np.empty(0, dtype=np.int32))
+        self.root = Segment(None, 0, np.empty(0, dtype=np.int32), owner=None)
         self.splitting = splitting
         self.stateful = stateful
         """Whether a prefix is usable only where a segment with a state ends."""
@@ -149,15 +162,16 @@ class SegmentTree:
         self._ghost_tokens_limit = ghost_tokens_limit
         self._tick = 0
 
-    def match(self, tokens: TokenArray) -> Match:
-        """The deepest agreement of ``tokens`` with a splitting tree. Changes nothing."""
+    def match(self, tokens: TokenArray, owners: Owners) -> Match:
+        """The deepest agreement of ``tokens`` with what ``owners`` see of a splitting tree. Changes nothing."""
         assert self.splitting
         chain: list[Segment] = []
         restorable = seen = 0
         absence: Absence | None = None
         node = self.root
         while seen < tokens.size:
-            child, agreed = self._step(node, tokens, seen)
+            rest = tokens[seen : owners.span_end(seen, int(tokens.size))]
+            child, agreed = self._step(node, rest, owners.at(seen))
             if child is None or agreed == 0:
                 break
             if child.rows is not None and restorable == seen:
@@ -171,17 +185,16 @@ class SegmentTree:
             node = child
         return Match(tuple(chain), restorable, seen, absence if restorable < seen else None)
 
-    def _step(self, node: Segment, tokens: TokenArray, position: int) -> tuple[Segment | None, int]:
-        """The child of ``node`` that agrees with ``tokens`` from ``position`` on, and how long.
+    def _step(self, node: Segment, rest: TokenArray, owner: str | None) -> tuple[Segment | None, int]:
+        """The child of ``node`` and of ``owner`` that agrees with the beginning of ``rest``, and how long.
 
-        A splitting tree has at most one such child, since siblings differ in their first id.
+        A splitting tree has at most one such child, since siblings of one owner differ in their first id.
         """
-        rest = tokens[position:]
-        for child in node.children.get(int(rest[0]), ()):
+        for child in node.children.get((owner, int(rest[0])), ()):
             return child, common_prefix(child.tokens, rest)
         return None, 0
 
-    def match_chunks(self, tokens: TokenArray, ends: list[int]) -> Match:
+    def match_chunks(self, tokens: TokenArray, ends: list[int], owners: Owners) -> Match:
         """Whole trees: follow the path whose segments end exactly at ``ends``, in order."""
         assert not self.splitting
         chain: list[Segment] = []
@@ -189,7 +202,8 @@ class SegmentTree:
         absence: Absence | None = None
         node = self.root
         for end in ends:
-            child = self._exact_child(node, tokens[seen:end])
+            assert owners.span_end(seen, end) == end, "what is common ends at a cut, and so does a chunk"
+            child = self._exact_child(node, tokens[seen:end], owners.at(seen))
             if child is None:
                 break
             if child.rows is not None and restorable == seen:
@@ -202,14 +216,14 @@ class SegmentTree:
         return Match(tuple(chain), restorable, seen, absence if restorable < seen else None)
 
     @staticmethod
-    def _exact_child(node: Segment, span: TokenArray) -> Segment | None:
-        for child in node.children.get(int(span[0]), ()):
+    def _exact_child(node: Segment, span: TokenArray, owner: str | None) -> Segment | None:
+        for child in node.children.get((owner, int(span[0])), ()):
             if child.tokens.size == span.size and common_prefix(child.tokens, span) == span.size:
                 return child
         return None
 
-    def descend(self, tokens: TokenArray, end: int, *, from_node: Segment) -> list[Segment]:
-        """The nodes that spell ``tokens[from_node.end:end]`` below ``from_node``; made where missing.
+    def descend(self, tokens: TokenArray, end: int, owners: Owners, *, from_node: Segment) -> list[Segment]:
+        """The nodes of ``owners`` that spell ``tokens[from_node.end:end]`` below ``from_node``; made where missing.
 
         New nodes are ghosts. In a splitting tree an existing node is split where ``end`` or the
         first difference falls inside it. Returns the new path, ``from_node`` excluded.
@@ -217,23 +231,24 @@ class SegmentTree:
         path: list[Segment] = []
         node = from_node
         while node.end < end:
-            span = tokens[node.end : end]
+            owner = owners.at(node.end)
+            span = tokens[node.end : owners.span_end(node.end, end)]
             if not self.splitting:
-                node = self._exact_child(node, span) or self._new_child(node, span)
+                node = self._exact_child(node, span, owner) or self._new_child(node, span, owner)
                 path.append(node)
                 continue
-            child, agreed = self._step(node, tokens[:end], node.end)
+            child, agreed = self._step(node, span, owner)
             if child is None or agreed == 0:
-                node = self._new_child(node, span)
+                node = self._new_child(node, span, owner)
             else:
                 node = child if agreed == child.tokens.size else self._split(child, agreed)
             path.append(node)
         return path
 
-    def _new_child(self, parent: Segment, span: TokenArray) -> Segment:
-        child = Segment(parent, parent.end, span.astype(np.int32, copy=True))
+    def _new_child(self, parent: Segment, span: TokenArray, owner: str | None) -> Segment:
+        child = Segment(parent, parent.end, span.astype(np.int32, copy=True), owner=owner)
         child.last_used = self._tick
-        parent.children.setdefault(int(span[0]), []).append(child)
+        parent.children.setdefault(child.slot, []).append(child)
         self.ghost_tokens += _ghost_cost(child)
         return child
 
@@ -245,17 +260,17 @@ class SegmentTree:
         assert 0 < at < node.tokens.size
         assert node.parent is not None
         cost_before = _ghost_cost(node)
-        upper = Segment(node.parent, node.start, node.tokens[:at])
+        upper = Segment(node.parent, node.start, node.tokens[:at], owner=node.owner)
         upper.last_used, upper.uses, upper.absence = node.last_used, node.uses, node.absence
         if node.rows is not None:
             upper.rows = node.rows  # the two parts view what the one did
             self.kept[upper] = None
-        siblings = node.parent.children[int(upper.tokens[0])]
+        siblings = node.parent.children[upper.slot]
         siblings[siblings.index(node)] = upper
         node.parent = upper
         node.start += at
         node.tokens = node.tokens[at:]
-        upper.children[int(node.tokens[0])] = [node]
+        upper.children[node.slot] = [node]
         if node.rows is None:
             self.ghost_tokens += _ghost_cost(node) + _ghost_cost(upper) - cost_before
         return upper
@@ -359,10 +374,10 @@ class SegmentTree:
             _, _, node = heapq.heappop(heap)
             parent = node.parent
             assert parent is not None
-            siblings = parent.children[int(node.tokens[0])]
+            siblings = parent.children[node.slot]
             siblings.remove(node)
             if not siblings:
-                del parent.children[int(node.tokens[0])]
+                del parent.children[node.slot]
             self.ghost_tokens -= _ghost_cost(node)
             if parent is not self.root and self._is_forgettable(parent):
                 heapq.heappush(heap, (parent.last_used, next(order), parent))

@@ -133,7 +133,7 @@ class Admission:
         return self.cache.match(stream.call.prompt, stream.buffer.view(0, stream.buffer.count))
 
     def _residents(self, stream: Stream) -> list[Resident]:
-        found = self.pool.residents(stream.buffer.view(0, stream.buffer.count))
+        found = self.pool.residents(stream.buffer.view(0, stream.buffer.count), stream.call.prompt.owners)
         if self.cache is not None and stream.call.request.use_cache:
             return found
         own = {sibling.live.id for sibling in stream.call.streams if sibling.live is not None}
@@ -197,9 +197,11 @@ class Admission:
     def _prefilling(self, source: Stream, stream: Stream) -> Prefilling:
         live, prompt = source.live, source.call.prompt
         assert live is not None
-        shares = source.call.request.use_cache
+        usable = 0
+        if source.call.request.use_cache:
+            usable = stream.call.prompt.owners.usable(prompt.owners, len(prompt))
         return Prefilling(
-            shared_tokens=common_prefix(prompt.tokens, stream.buffer.view(0, stream.buffer.count)) if shares else 0,
+            shared_tokens=common_prefix(prompt.tokens[:usable], stream.buffer.view(0, stream.buffer.count)),
             decoded_tokens=live.length,
             resume_points=(*source.stops, len(prompt)) if self.stateful else None,
         )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from anchorline.cache.plan import Resident
-from anchorline.cache.prompt import Prompt
+from anchorline.cache.prompt import Owners, Prompt
 from anchorline.cache.rows import State
 from anchorline.cache.tokens import common_prefix
 from anchorline.errors import BackendFailure
@@ -107,14 +107,15 @@ class SequencePool:
         """Finished sequences, least recently used first."""
         return sorted((live for live in self._live.values() if not live.busy), key=lambda live: live.last_used)
 
-    def residents(self, tokens: TokenArray) -> list[Resident]:
-        """Every live sequence that ``tokens`` can go on from: one that agrees with their beginning.
+    def residents(self, tokens: TokenArray, owners: Owners) -> list[Resident]:
+        """Every live sequence that the ``tokens`` of ``owners`` can go on from: one that agrees with their beginning.
 
         With a stateful model it must agree to its tip, and ``tokens`` must go on behind that.
         """
         found = []
         for live in self._live.values():
-            agreed = common_prefix(live.decoded, tokens)
+            usable = owners.usable(live.prompt.owners, live.length)
+            agreed = common_prefix(live.decoded[:usable], tokens)
             if agreed and (self._capabilities.can_trim or agreed == live.length < tokens.size):
                 resident = Resident(sequence=live.id, match_tokens=agreed, length_tokens=live.length, busy=live.busy)
                 found.append(resident)
