@@ -123,7 +123,7 @@ def test_the_json_of_tools_is_written_once() -> None:
     builder = toy_builder()
     builder.chat([user("x")], tools=TOOLS)
     _, json_texts = builder._tools.guard.value(
-        b"tools" + tool_json(TOOLS), GUARDS[0], lambda: pytest.fail("built anew")
+        b"tools" + tool_json(TOOLS), GUARDS[0], "", lambda: pytest.fail("built anew")
     )
     assert [texts for part, texts in json_texts.values() if part in TOOLS and texts != {}]
 

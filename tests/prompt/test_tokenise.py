@@ -68,7 +68,7 @@ def test_the_closest_text_is_the_one_with_the_longest_common_beginning(known: li
     for other in known:
         tokenizer.tokenize(other)
     kept = [entry.text for entry in tokenizer._entries.values()]
-    assert tokenizer._closest(text, "")[1] == max(common_characters(other, text) for other in kept)
+    assert tokenizer._closest(("", "", text))[1] == max(common_characters(other, text) for other in kept)
 
 
 @settings(max_examples=150, deadline=None)

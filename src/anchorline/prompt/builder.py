@@ -77,6 +77,7 @@ class _Request:
     """Guarded message that the reply continues; its text stands behind the generation prompt."""
     asked: bytes
     """What the reply answers."""
+    tenant: str
     splices: Splices = NO_SPLICES
 
     def spliced(self, messages: Sequence[Message], *, add_generation_prompt: bool = False) -> str:
@@ -98,9 +99,9 @@ class _Request:
         )
 
     def head_key(self) -> bytes:
-        """Everything that the head's text is made of but the time."""
+        """Whose the head is, and everything that its text is made of but the time."""
         system = self.guarded.messages[: system_count(self.guarded.messages)]
-        made_of = [self.voice.name, self.guarded.guard, system, self.guarded.kwargs]
+        made_of = [self.tenant, self.voice.name, self.guarded.guard, system, self.guarded.kwargs]
         return json.dumps(made_of).encode() + self.tools_json
 
     def time_key(self) -> bytes:
@@ -216,7 +217,8 @@ class PromptBuilder:
         ``messages`` and ``tools`` are decoded JSON as the client sent it. ``effort`` (one of EFFORTS) is put
         into the words that the template knows. With ``continue_final`` the prompt ends with the text of
         the last message behind the generation prompt. Turns generated for other tenants than ``tenant`` are
-        not known again. Raises RequestError naming the field that cannot be used.
+        not known again, and nothing is quicker for what they sent. Raises RequestError naming the field that
+        cannot be used.
         """
         watch = _Watch()
         request = self._request(
@@ -230,7 +232,9 @@ class PromptBuilder:
         if request.begun is not None:
             text += _begun_text(request.begun, self._reasoning, prompt_end=text)
         watch.lap()
-        tokenized = self.tokenizer.tokenize(text, request.guarded.guard, placeholders=request.splices.placeholders)
+        tokenized = self.tokenizer.tokenize(
+            text, request.guarded.guard, placeholders=request.splices.placeholders, tenant=tenant
+        )
         tokens = self._with_bos(tokenized)
         tokenize_seconds = watch.lap()
         points = self._cuts.find(
@@ -288,11 +292,11 @@ class PromptBuilder:
             start = tokenized.starts[last]
         return self.tokenizer.tokenize(whole[start:], guard).tokens
 
-    def text(self, text: str) -> BuiltPrompt:
+    def text(self, text: str, *, tenant: str = "") -> BuiltPrompt:
         """A raw prompt: control-token texts in it are control tokens, BOS is added where the model wants it."""
         watch = _Watch()
         try:
-            tokens = self._with_bos(self.tokenizer.tokenize(text))
+            tokens = self._with_bos(self.tokenizer.tokenize(text, tenant=tenant))
         except UnicodeEncodeError as error:
             raise RequestError("prompt is not valid Unicode (a lone surrogate)", field="prompt") from error
         if not tokens.size:
@@ -344,13 +348,13 @@ class PromptBuilder:
         if voice.capabilities.call_ids:
             written = {index: voice.own_ids(turn.said) for index, turn in turns.items()}
             normal = number_calls(normal, voice.name_call, written=written)
-        guarded = voice.guard.guard(normal, tools=tools or None, tools_json=tools_json, kwargs=kwargs)
+        guarded = voice.guard.guard(normal, tools=tools or None, tools_json=tools_json, kwargs=kwargs, tenant=tenant)
         last = None
         if continue_final:
             *before, last = guarded.messages
             guarded = replace(guarded, messages=before)
-        tokens = self._tokens
-        return _Request(voice, guarded, turns, tools_json, self._clock(), tokens.bos, tokens.eos, last, asked[-1])
+        tokens, now = self._tokens, self._clock()
+        return _Request(voice, guarded, turns, tools_json, now, tokens.bos, tokens.eos, last, asked[-1], tenant)
 
     def _healed(
         self, messages: list[Message], tenant: str, asked: Sequence[bytes]

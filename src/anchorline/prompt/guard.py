@@ -92,8 +92,8 @@ class Guard:
         self._open = _open_controls(control, template.literals)
         self.mentioned = _mentioned(template)
         """Words that the template may look for among keys and values."""
-        self._strings: ByteMemo[tuple[str, str, bool], str] = ByteMemo(memo_bytes)
-        self._values: ByteMemo[tuple[str, bytes], tuple[Any, JsonTexts]] = ByteMemo(memo_bytes)
+        self._strings: ByteMemo[tuple[str, str, str, bool], str] = ByteMemo(memo_bytes)
+        self._values: ByteMemo[tuple[str, str, bytes], tuple[Any, JsonTexts]] = ByteMemo(memo_bytes)
 
     def guard(
         self,
@@ -102,22 +102,24 @@ class Guard:
         tools: Sequence[Mapping[str, Any]] | None,
         tools_json: bytes,
         kwargs: Mapping[str, Any],
+        tenant: str = "",
     ) -> Guarded:
         """Guarded copies of normalised messages (``prompt.messages``), tools and template options.
 
+        What was guarded before for ``tenant`` is taken from a memo; what other tenants sent takes as long as new.
         ``tools_json`` identifies the tools. The result must not be changed: parts of it are shared.
         Raises RequestError when something is nested too deep or is not valid Unicode.
         """
         for guard in self._guards:
             try:
-                return _Pass(self, guard).run(messages, tools, tools_json, kwargs)
+                return _Pass(self, guard, tenant).run(messages, tools, tools_json, kwargs)
             except _HoldsGuard:
                 continue
         raise RequestError("the request contains every character that could serve as a guard", field="messages")
 
-    def string(self, text: str, guard: str, *, whole: bool = True) -> str:
+    def string(self, text: str, guard: str, tenant: str, *, whole: bool = True) -> str:
         """``text`` guarded; without ``whole`` it may lie inside a control token's text as it is."""
-        key = (guard, text, whole)
+        key = (tenant, guard, text, whole)
         known = self._strings.get(key)
         if known is None:
             if guard in text:
@@ -126,14 +128,14 @@ class Guard:
             self._strings.put(key, known, 4 * len(text))
         return known
 
-    def value(self, key: bytes, guard: str, build: Callable[[], Any]) -> tuple[Any, JsonTexts]:
+    def value(self, key: bytes, guard: str, tenant: str, build: Callable[[], Any]) -> tuple[Any, JsonTexts]:
         """The guarded form of a JSON value that comes again and again, made once by ``build``."""
-        known = self._values.get((guard, key))
+        known = self._values.get((tenant, guard, key))
         if known is None:
             value = build()
             known = (value, {id(part): (part, {}) for part in _rendered_parts(value)})
             # Objects cost several times their JSON text, and their texts are kept too.
-            self._values.put((guard, key), known, 10 * len(key))
+            self._values.put((tenant, guard, key), known, 10 * len(key))
         return known
 
     def _guard_string(self, text: str, guard: str, whole: bool) -> str:
@@ -187,9 +189,10 @@ class Guard:
 class _Pass:
     """One attempt to guard a request with one guard."""
 
-    def __init__(self, owner: Guard, guard: str) -> None:
+    def __init__(self, owner: Guard, guard: str, tenant: str) -> None:
         self._owner = owner
         self._guard = guard
+        self._tenant = tenant
         self._json_texts: JsonTexts = {}
 
     def run(
@@ -238,22 +241,22 @@ class _Pass:
         }
 
     def _value(self, key: bytes, build: Callable[[], Any]) -> Any:
-        value, json_texts = self._owner.value(key, self._guard, build)
+        value, json_texts = self._owner.value(key, self._guard, self._tenant, build)
         self._json_texts.update(json_texts)
         return value
 
     def _string(self, text: str) -> str:
-        return self._owner.string(text, self._guard)
+        return self._owner.string(text, self._guard, self._tenant)
 
     def _walk(self, value: Any, *, field: str, depth: int = 0) -> Any:
         if depth > NESTING_LIMIT:
             raise RequestError(f"{field} is nested deeper than {NESTING_LIMIT} levels", field=field)
         if isinstance(value, str):
             looked_for = value in SCHEMA_TYPES and value in self._owner.mentioned
-            return self._owner.string(value, self._guard, whole=not looked_for)
+            return self._owner.string(value, self._guard, self._tenant, whole=not looked_for)
         if isinstance(value, Mapping):
             return {
-                self._owner.string(key, self._guard, whole=key not in self._owner.mentioned): self._walk(
+                self._owner.string(key, self._guard, self._tenant, whole=key not in self._owner.mentioned): self._walk(
                     item, field=field, depth=depth + 1
                 )
                 for key, item in value.items()

@@ -9,6 +9,8 @@ them drops, so ids up to a control token do not depend on what follows it. They 
 the last control token that ends at least one longest control text before the first difference:
 nearer ones might be read differently.
 
+What one tenant's texts took is not taken over by another's: how long a text takes would tell what others sent.
+
 A *placeholder* in the text stands for given ids. It is a control token of many ids that no text of a request
 can spell, since a secret is part of it.
 """
@@ -31,6 +33,9 @@ import numpy as np
 from anchorline.llama.interface import TokenArray, Tokenizer
 from anchorline.prompt.control import ControlTexts
 from anchorline.prompt.memo import ByteMemo
+
+_Key = tuple[str, str, str]
+"""Tenant, guard and text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +62,12 @@ class TokenizedText:
     ends: list[int]
     befores: list[int]
     counts: list[int]
+    tenant: str
     marks: tuple[Mark, ...] = ()
 
     @property
-    def key(self) -> tuple[str, str]:
-        return (self.guard, self.text)
+    def key(self) -> _Key:
+        return (self.tenant, self.guard, self.text)
 
     @property
     def held_bytes(self) -> int:
@@ -76,10 +82,10 @@ class PromptTokenizer:
         self._tokenizer = tokenizer
         self._memo_bytes = memo_bytes
         self._used_bytes = 0
-        self._entries: OrderedDict[tuple[str, str], TokenizedText] = OrderedDict()
-        self._sorted: list[tuple[str, str]] = []
+        self._entries: OrderedDict[_Key, TokenizedText] = OrderedDict()
+        self._sorted: list[_Key] = []
         self._lock = Lock()
-        self._fragments: ByteMemo[str, TokenArray] = ByteMemo(memo_bytes)
+        self._fragments: ByteMemo[tuple[str, str], TokenArray] = ByteMemo(memo_bytes)
         self.tokenized_characters = 0
         """Characters given to the model's tokenizer so far: what the memo could not answer."""
         self._secret = f"\0{secrets.token_hex(16)}-"
@@ -90,20 +96,26 @@ class PromptTokenizer:
         return f"{self._secret}{hashlib.sha256(tokens.tobytes()).hexdigest()[:32]}\0"
 
     def tokenize(
-        self, text: str, guard: str = "", *, placeholders: Mapping[str, TokenArray] = MappingProxyType({})
+        self,
+        text: str,
+        guard: str = "",
+        *,
+        placeholders: Mapping[str, TokenArray] = MappingProxyType({}),
+        tenant: str = "",
     ) -> TokenizedText:
         """Ids of ``text``: control-token texts become control tokens, then ``guard`` is dropped.
 
-        ``placeholders`` gives the ids of each one in the text. Marks of the text it was continued from are
-        taken over as far as both agree.
+        ``placeholders`` gives the ids of each one in the text. Marks of the tenant's text that it was continued
+        from are taken over as far as both agree.
         """
+        key = (tenant, guard, text)
         with self._lock:
-            known = self._entries.get((guard, text))
+            known = self._entries.get(key)
             if known is not None:
-                self._entries.move_to_end((guard, text))
+                self._entries.move_to_end(key)
                 return known
-        base, shared = self._closest(text, guard)
-        made = self._extend(base, shared, text, guard, placeholders)
+        base, shared = self._closest(key)
+        made = self._extend(base, shared, key, placeholders)
         self._remember(made, base, shared)
         return made
 
@@ -124,20 +136,21 @@ class PromptTokenizer:
                 return last
         else:
             last = int(tokenized.tokens.size)
-        part = self._plain(tokenized.text[start:character], tokenized.guard, before=before)
+        part = self._plain(tokenized.text[start:character], tokenized.guard, tokenized.tenant, before=before)
         return first + common_tokens(part, tokenized.tokens[first:last])
 
-    def _closest(self, text: str, guard: str) -> tuple[TokenizedText | None, int]:
+    def _closest(self, key: _Key) -> tuple[TokenizedText | None, int]:
         """The remembered text with the longest common beginning, and the length of that.
 
         In sorted order it is one of the neighbours.
         """
+        *belongs, text = key
         with self._lock:
-            place = bisect_left(self._sorted, (guard, text))
-            near = [self._entries[key] for key in self._sorted[max(0, place - 1) : place + 1] if key[0] == guard]
+            place = bisect_left(self._sorted, key)
+            near = [self._entries[known] for known in self._sorted[max(0, place - 1) : place + 1]]
         best, shared = None, 0
         for entry in near:
-            length = common_characters(entry.text, text)
+            length = common_characters(entry.text, text) if belongs == [entry.tenant, entry.guard] else 0
             if length > shared:
                 best, shared = entry, length
         if best is not None:
@@ -150,10 +163,10 @@ class PromptTokenizer:
         self,
         base: TokenizedText | None,
         shared: int,
-        text: str,
-        guard: str,
+        key: _Key,
         placeholders: Mapping[str, TokenArray],
     ) -> TokenizedText:
+        tenant, guard, text = key
         kept = bisect_right(base.ends, shared - self.control.longest) if base is not None else 0
         starts, ends, befores, counts = (
             ([], [], [], [])
@@ -165,7 +178,7 @@ class PromptTokenizer:
         before = text[starts[-1] : end] if kept else ""
         parts = [base.tokens[:count]] if base is not None else []
         for match in self._pattern.finditer(text, end):
-            plain = self._plain(text[end : match.start()], guard, before=before, after=match.group())
+            plain = self._plain(text[end : match.start()], guard, tenant, before=before, after=match.group())
             end, before = match.end(), match.group()
             ids = placeholders.get(before)
             if ids is None:
@@ -176,23 +189,23 @@ class PromptTokenizer:
             befores.append(count + plain.size)
             count += plain.size + ids.size
             counts.append(count)
-        parts.append(self._plain(text[end:], guard, before=before))
+        parts.append(self._plain(text[end:], guard, tenant, before=before))
         tokens = np.concatenate(parts).astype(np.int32, copy=False)
         tokens.flags.writeable = False
         marks = tuple(mark for mark in base.marks if mark.character <= shared) if base is not None else ()
-        return TokenizedText(text, guard, tokens, starts, ends, befores, counts, marks)
+        return TokenizedText(text, guard, tokens, starts, ends, befores, counts, tenant, marks)
 
-    def _plain(self, text: str, guard: str, *, before: str, after: str = "") -> TokenArray:
+    def _plain(self, text: str, guard: str, tenant: str, *, before: str, after: str = "") -> TokenArray:
         """Ids of a stretch without control tokens that lies between two of them; "" where there is none."""
         if guard:
             text = text.replace(guard, "")
         text = self.control.between(text, before=before, after=after)
         if not text:
             return np.empty(0, dtype=np.int32)
-        known = self._fragments.get(text)
+        known = self._fragments.get((tenant, text))
         if known is None:
             known = self._tokenizer.tokenize(text)
-            self._fragments.put(text, known, sys.getsizeof(text) + int(known.nbytes))
+            self._fragments.put((tenant, text), known, sys.getsizeof(text) + int(known.nbytes))
             with self._lock:
                 self.tokenized_characters += len(text)
         return known
@@ -210,7 +223,7 @@ class PromptTokenizer:
             while self._used_bytes > self._memo_bytes:
                 self._forget(next(iter(self._entries)))
 
-    def _forget(self, key: tuple[str, str]) -> None:
+    def _forget(self, key: _Key) -> None:
         entry = self._entries.pop(key, None)
         if entry is not None:
             del self._sorted[bisect_left(self._sorted, key)]
