@@ -312,7 +312,7 @@ class StandInPrompts:
         opens = add_generation_prompt and not continue_final
         return self.text("\n".join([*lines, "assistant:"] if opens else lines))
 
-    def text(self, text: str) -> StandInPrompt:
+    def text(self, text: str, *, tenant: str = "") -> StandInPrompt:
         if not text:
             raise RequestError("prompt must not be empty", field="prompt")
         ids: list[int] = [] if not self._tokenizer.adds_bos or text.startswith("<|bos|>") else [CONTROL["<|bos|>"]]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from anchorline.api.decode import decode_body, json_type
-from anchorline.api.options import ApiContext, CallOptions, CompletionFields, call_options
+from anchorline.api.options import ApiContext, CallOptions, CompletionFields, call_options, check_cache_salt
 from anchorline.api.ranges import Numeric, Range, check_whole
 from anchorline.api.structured import answer_of, call_mode, chat_constraint
 from anchorline.api.thinking import check_budget, check_effort, check_reasoning_format, template_kwargs
@@ -43,7 +43,7 @@ class ChatBody(CompletionFields, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatPrompt:
-    """The arguments of ``PromptBuilder.chat``."""
+    """The arguments of ``PromptBuilder.chat``, and what its tenant is made of."""
 
     messages: list[dict[str, Any]]
     tools: list[dict[str, Any]] | None
@@ -53,6 +53,8 @@ class ChatPrompt:
     """How much the model should think, one of EFFORTS; None leaves it to the template."""
     continue_final: bool = False
     """The last message is the assistant's, and the reply goes on with its text."""
+    cache_salt: str | None = None
+    """What keeps the call apart from others of its key; see ``server.tenants``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,6 +131,7 @@ def chat_prompt(body: ChatBody, *, limits: Limits) -> ChatPrompt:
         template_kwargs=template_kwargs(body.chat_template_kwargs, enable_thinking=body.enable_thinking) or None,
         effort=check_effort(body.reasoning_effort),
         continue_final=_continues(body),
+        cache_salt=check_cache_salt(body.cache_salt, limits=limits),
     )
 
 

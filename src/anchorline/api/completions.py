@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from anchorline.api.decode import decode_body, json_type
-from anchorline.api.options import ApiContext, CallOptions, CompletionFields, call_options
+from anchorline.api.options import ApiContext, CallOptions, CompletionFields, call_options, check_cache_salt
 from anchorline.api.ranges import Numeric, Range, check_whole
 from anchorline.api.structured import answer_of
 from anchorline.constraint.spec import ConstraintSpec
@@ -31,6 +31,7 @@ class CompletionCall:
     tokens: tuple[int, ...] | None
     options: CallOptions
     constraint: ConstraintSpec | None = None
+    cache_salt: str | None = None
 
 
 def parse_completion(raw: bytes, *, context: ApiContext) -> CompletionCall:
@@ -58,7 +59,8 @@ def parse_completion(raw: bytes, *, context: ApiContext) -> CompletionCall:
     text, tokens = _prompt(body.prompt)
     answer = answer_of(body)
     constraint = None if answer is None else ConstraintSpec(answer=answer)
-    return CompletionCall(text=text, tokens=tokens, options=options, constraint=constraint)
+    cache_salt = check_cache_salt(body.cache_salt, limits=context.limits)
+    return CompletionCall(text=text, tokens=tokens, options=options, constraint=constraint, cache_salt=cache_salt)
 
 
 def _prompt(prompt: str | list[Any]) -> tuple[str | None, tuple[int, ...] | None]:

@@ -47,6 +47,7 @@ class MessagesBody(SamplingFields, kw_only=True):
     output_format: dict[str, Any] | None = None
     """The older name of ``output_config.format``."""
     cache_control: dict[str, Any] | None = None
+    cache_salt: str | None = None
     max_tokens: Numeric = None
     stop_sequences: list[str] | None = None
     stream: bool | None = None
@@ -142,6 +143,7 @@ def _chat_body(body: MessagesBody, conversation: Conversation, tools: list[dict[
         reasoning_effort=_effort(body),
         thinking_budget=(body.thinking or {}).get("budget_tokens"),
         response_format=_response_format(body),
+        cache_salt=body.cache_salt,
     )
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import msgspec
 
 from anchorline.api.ranges import Numeric, Range, check_whole
-from anchorline.api.sampling import check_strings, sampling_params
+from anchorline.api.sampling import check_string, check_strings, sampling_params
 from anchorline.api.structured import ConstraintFields
 from anchorline.config import Limits
 from anchorline.errors import PromptTooLong, RequestError
@@ -30,6 +30,7 @@ class CompletionFields(ConstraintFields, kw_only=True):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     cache_prompt: bool | None = None
+    cache_salt: str | None = None
     return_tokens: bool | None = None
 
 
@@ -58,6 +59,13 @@ class CallOptions:
     stream: bool
     include_usage: bool
     return_tokens: bool
+
+
+def check_cache_salt(salt: str | None, *, limits: Limits) -> str | None:
+    """vLLM's ``cache_salt``: only calls with the same one share what is cached. Raises RequestError."""
+    if salt is not None:
+        check_string("cache_salt", salt, longest_bytes=(limits.cache_salt_bytes, "--max-cache-salt-bytes"))
+    return salt
 
 
 def call_options(body: CompletionFields, *, context: ApiContext, logprobs: int | None) -> CallOptions:

@@ -35,6 +35,16 @@ _RENAMED = (
     ("messages", "input"),
 )
 """Chat's fields, and what they are made from here."""
+_NAMED_ALIKE = (
+    "model",
+    "stream",
+    "parallel_tool_calls",
+    "user",
+    "prompt_cache_key",
+    "prompt_cache_retention",
+    "cache_salt",
+)
+"""Fields that chat has, too."""
 
 
 class TextFields(msgspec.Struct, kw_only=True):
@@ -70,6 +80,7 @@ class ResponsesBody(SamplingFields, kw_only=True):
     user: str | None = None
     prompt_cache_key: str | None = None
     prompt_cache_retention: str | None = None
+    cache_salt: str | None = None
     safety_identifier: str | None = None
     background: bool | None = None
     conversation: str | dict[str, Any] | None = None
@@ -203,8 +214,7 @@ def _check_length(count: int, limits: Limits) -> None:
 def _chat_fields(body: ResponsesBody, context: ApiContext) -> dict[str, Any]:
     """The other fields, as chat has them."""
     fields: dict[str, Any] = {name: getattr(body, name) for name in SamplingFields.__struct_fields__}
-    named_alike = ("model", "stream", "parallel_tool_calls", "user", "prompt_cache_key", "prompt_cache_retention")
-    fields |= {name: getattr(body, name) for name in named_alike}
+    fields |= {name: getattr(body, name) for name in _NAMED_ALIKE}
     fields["max_completion_tokens"] = check_whole(
         "max_output_tokens", body.max_output_tokens, allowed=Range(low=1, high=2**63 - 1, whole=True)
     )

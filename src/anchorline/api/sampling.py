@@ -106,11 +106,12 @@ def _bounded_strings(
     if len(values) > limit:
         raise RequestError(f"{field} has {len(values)} entries; at most {limit} are allowed ({flag})", field=field)
     for index, value in enumerate(values):
-        _check_string(f"{field}[{index}]", value, longest_bytes=longest_bytes)
+        check_string(f"{field}[{index}]", value, longest_bytes=longest_bytes)
     return tuple(values)
 
 
-def _check_string(where: str, value: str, *, longest_bytes: tuple[int, str]) -> None:
+def check_string(where: str, value: str, *, longest_bytes: tuple[int, str]) -> None:
+    """Refuse an empty string and one that is too long. Raises RequestError naming ``where`` and the flag."""
     limit, flag = longest_bytes
     if not value:
         raise RequestError(f"{where} must not be empty", field=where)
@@ -159,7 +160,7 @@ def _logit_bias(
         target, bias = entry
         value = -math.inf if bias is False else _bias(bias, where=where)
         if isinstance(target, str):
-            _check_string(where, target, longest_bytes=(limits.stop_bytes, "--max-stop-bytes"))
+            check_string(where, target, longest_bytes=(limits.stop_bytes, "--max-stop-bytes"))
             pairs.extend((int(token), value) for token in tokenizer.tokenize(target))
             _check_bias_count(len(pairs), "tokens", limits=limits)
         else:

@@ -6,7 +6,6 @@ at 127.0.0.1 (DNS rebinding; the Host check) and not from a page of another orig
 
 from __future__ import annotations
 
-import hmac
 import ipaddress
 import re
 
@@ -16,6 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from anchorline.api.errors import ApiError
 from anchorline.config import ServerConfig
+from anchorline.server.caller import accepted_keys, given_keys
 from anchorline.server.log import error_line, logger
 from anchorline.server.responses import error_response
 
@@ -141,9 +141,7 @@ class AccessGuard:
     def _check_key(self, headers: Headers) -> ApiError | None:
         if not self._keys:
             return None
-        # Every key is compared, so that the time taken tells nothing about which one is near.
-        matches = [hmac.compare_digest(given, key) for given in _given_keys(headers) for key in self._keys]
-        if any(matches):
+        if accepted_keys(given_keys(headers), self._keys):
             return None
         return ApiError(
             status=401,
@@ -151,15 +149,6 @@ class AccessGuard:
             code="invalid_api_key",
             headers={"www-authenticate": "Bearer"},
         )
-
-
-def _given_keys(headers: Headers) -> list[bytes]:
-    """The keys that a request shows, as OpenAI's clients do or as Anthropic's do."""
-    scheme, _, token = headers.get("authorization", "").partition(" ")
-    given = [token] if scheme.lower() == "bearer" else []
-    if "x-api-key" in headers:
-        given.append(headers["x-api-key"])
-    return [key.encode("latin-1") for key in given]  # headers are decoded as latin-1
 
 
 def _forbidden(message: str, *, code: str) -> ApiError:

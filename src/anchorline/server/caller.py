@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import hmac
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from starlette.datastructures import Headers
 from starlette.requests import Request
+
+from anchorline.config import ServerConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,8 +23,25 @@ class Caller:
     """Clients of one tenant may see what was made for the others of it; see ``tenant_of``."""
 
 
-def tenant_of(request: Request) -> str:
-    """A digest of the key that a client presents, whether keys are asked for or not; hexadecimal."""
-    scheme, _, token = request.headers.get("authorization", "").partition(" ")
-    key = token if scheme.lower() == "bearer" else request.headers.get("x-api-key", "")
-    return hashlib.sha256(key.encode("latin-1")).hexdigest()  # headers are decoded as latin-1
+def tenant_of(request: Request, config: ServerConfig) -> str:
+    """A digest of the key that lets a client in or, where none is asked for, of the one it presents; hexadecimal."""
+    given = given_keys(request.headers)
+    accepted = accepted_keys(given, [key.encode() for key in config.api_keys])
+    return hashlib.sha256(next(iter(accepted or given), b"")).hexdigest()
+
+
+def given_keys(headers: Headers) -> list[bytes]:
+    """The keys that a request shows, as OpenAI's clients do or as Anthropic's do."""
+    scheme, _, token = headers.get("authorization", "").partition(" ")
+    given = [token] if scheme.lower() == "bearer" else []
+    if "x-api-key" in headers:
+        given.append(headers["x-api-key"])
+    return [key.encode("latin-1") for key in given]  # headers are decoded as latin-1
+
+
+def accepted_keys(given: Sequence[bytes], keys: Sequence[bytes]) -> list[bytes]:
+    """Those of the ``given`` that are among ``keys``.
+
+    Every key is compared, so that the time taken tells nothing about which one is near.
+    """
+    return [shown for shown in given if sum(hmac.compare_digest(shown, key) for key in keys)]

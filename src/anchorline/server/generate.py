@@ -33,7 +33,7 @@ def generation_endpoint(state: ServerState, prepare: Prepare) -> Callable[[Reque
     """The route of one protocol."""
 
     async def endpoint(request: Request) -> Response:
-        caller = Caller(received_seconds=state.monotonic(), tenant=tenant_of(request))
+        caller = Caller(received_seconds=state.monotonic(), tenant=tenant_of(request, state.config))
         raw = await read_body(request, limits=state.config.limits)
         call = await _while_connected(request, state.prepare(lambda: prepare(raw, state, caller)))
         request.scope["anchorline.id"] = call.request.id
@@ -180,7 +180,7 @@ class GenerationResponse(Response):
         metrics, report = self._state.metrics, event.report
         if isinstance(event, ReplyFinished):
             metrics.count_call(event.report)
-            logger.info(call_line(event.report))
+            logger.info(call_line(event.report, head_digest=self._call.head_digest))
             return
         if report is not None:
             metrics.count_work(report)

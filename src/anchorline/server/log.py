@@ -12,7 +12,7 @@ from anchorline.engine.request import CallReport
 logger = logging.getLogger("anchorline.request")
 
 
-def call_line(report: CallReport) -> str:
+def call_line(report: CallReport, *, head_digest: str | None = None) -> str:
     """What one finished call did, and where its prompt left all that was seen before; with a miss also why."""
     pairs: dict[str, object] = {
         "id": report.id,
@@ -24,6 +24,8 @@ def call_line(report: CallReport) -> str:
         "seen": report.seen_tokens,
         "differs": _where(report.first_difference),
     }
+    if head_digest is not None:
+        pairs["head"] = head_digest
     if report.sharing_seconds:
         pairs["sharing_ms"] = milliseconds(report.sharing_seconds)
     if report.miss is not None:

@@ -42,6 +42,8 @@ def count_tokens_endpoint(state: ServerState) -> Callable[[Request], Awaitable[R
 
     async def endpoint(request: Request) -> Response:
         raw = await read_body(request, limits=state.config.limits)
-        return json_response({"input_tokens": await state.prepare(lambda: count(raw, tenant_of(request)))})
+        return json_response(
+            {"input_tokens": await state.prepare(lambda: count(raw, tenant_of(request, state.config)))}
+        )
 
     return endpoint

@@ -77,7 +77,7 @@ class ResponseRoutes:
 
     async def delete(self, request: Request) -> Response:
         id = request.path_params["id"]
-        self._state.responses.delete(tenant_of(request), id)
+        self._state.responses.delete(tenant_of(request, self._state.config), id)
         return json_response({"id": id, "object": "response", "deleted": True})
 
     async def cancel(self, request: Request) -> Response:
@@ -108,7 +108,7 @@ class ResponseRoutes:
         )
 
     def _stored(self, request: Request) -> StoredResponse:
-        return self._state.responses.get(tenant_of(request), request.path_params["id"])
+        return self._state.responses.get(tenant_of(request, self._state.config), request.path_params["id"])
 
 
 def _page_size(given: str | None) -> int:

@@ -23,6 +23,7 @@ from anchorline.prompt.turns import TurnRecorder
 from anchorline.script.script import Script
 from anchorline.server.caller import Caller
 from anchorline.server.state import BuiltPrompt, Prompts, ServerState
+from anchorline.server.tenants import owned, salted
 
 PROMPT_END_CHARACTERS = 200
 """As much of the prompt as a parser gets to see."""
@@ -40,6 +41,8 @@ class PreparedCall:
     """Texts of the control tokens that the parser needs."""
     recorder: TurnRecorder | None = None
     """Remembers the turns of the reply."""
+    head_digest: str | None = None
+    """The name of the prompt's head, for the log."""
 
 
 Prepare = Callable[[bytes, ServerState, Caller], PreparedCall]
@@ -64,7 +67,7 @@ def prepare_chat_call(
     """Render a chat request of any protocol; ``field`` is its name for the messages."""
     built = build_chat(call.prompt, state.prompts, tenant=caller.tenant)
     head = _head(state, id, built, call.options)
-    request = _request(state, head, built, field=field, caller=caller)
+    request = _request(state, head, built, field=field, caller=caller, salt=call.prompt.cache_salt)
     prompt_end = _prompt_end(call, built, state.reply_format.reasoning)
     return PreparedCall(
         request=_steered(request, call, state, prompt_end=prompt_end),
@@ -72,12 +75,13 @@ def prepare_chat_call(
         parser=_parser(call, state, prompt_end=prompt_end),
         writer=writer(head),
         spelled=state.reply_format.spelled,
-        recorder=_recorder(call, state, tenant=caller.tenant, asked=built.asked),
+        recorder=_recorder(call, state, tenant=salted(caller.tenant, call.prompt.cache_salt), asked=built.asked),
+        head_digest=built.prompt.head_digest,
     )
 
 
 def build_chat(prompt: ChatPrompt, prompts: Prompts, *, tenant: str) -> BuiltPrompt:
-    """Render and tokenise. Raises RequestError naming the field that cannot be used."""
+    """Render and tokenise for ``tenant``, that of a key. Raises RequestError naming the field that cannot be used."""
     return prompts.chat(
         prompt.messages,
         tools=prompt.tools,
@@ -85,7 +89,7 @@ def build_chat(prompt: ChatPrompt, prompts: Prompts, *, tenant: str) -> BuiltPro
         template_kwargs=prompt.template_kwargs,
         effort=prompt.effort,
         continue_final=prompt.continue_final,
-        tenant=tenant,
+        tenant=salted(tenant, prompt.cache_salt),
     )
 
 
@@ -162,9 +166,12 @@ def _scripted(script: Script, prompt: ChatPrompt) -> TokenForcer:
 def prepare_completion(raw: bytes, state: ServerState, caller: Caller) -> PreparedCall:
     """A text completion."""
     call = parse_completion(raw, context=state.context)
-    built = state.prompts.tokens(call.tokens) if call.tokens is not None else state.prompts.text(call.text or "")
+    if call.tokens is not None:
+        built = state.prompts.tokens(call.tokens)
+    else:
+        built = state.prompts.text(call.text or "", tenant=salted(caller.tenant, call.cache_salt))
     head = _head(state, f"cmpl-{state.new_id()}", built, call.options)
-    request = _request(state, head, built, field="prompt", caller=caller)
+    request = _request(state, head, built, field="prompt", caller=caller, salt=call.cache_salt)
     if call.constraint is not None:
         request = replace(request, constraint=state.constraints.compile(call.constraint))
     return PreparedCall(request=request, options=call.options, parser=PlainParser(), writer=CompletionWriter(head))
@@ -186,7 +193,7 @@ def _head(state: ServerState, request_id: str, built: BuiltPrompt, options: Call
 
 
 def _request(
-    state: ServerState, head: ReplyHead, built: BuiltPrompt, *, field: str, caller: Caller
+    state: ServerState, head: ReplyHead, built: BuiltPrompt, *, field: str, caller: Caller, salt: str | None
 ) -> GenerationRequest:
     options, prompt_tokens = head.options, head.prompt_tokens
     if prompt_tokens == 0:
@@ -194,7 +201,7 @@ def _request(
     state.engine.prepare(options.sampling)
     return GenerationRequest(
         id=head.id,
-        prompt=built.prompt,
+        prompt=owned(built.prompt, caller.tenant, salt, config=state.config),
         sampling=options.sampling,
         max_tokens=clamp_max_tokens(
             options.max_tokens, prompt_tokens=prompt_tokens, context_tokens=state.engine.context_tokens, field=field

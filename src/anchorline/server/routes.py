@@ -71,7 +71,9 @@ class Routes:
 
     async def tokenize(self, request: Request) -> Response:
         raw = await self._body(request)
-        return json_response(await self._state.prepare(lambda: self._tokenize(raw)))
+        return json_response(
+            await self._state.prepare(lambda: self._tokenize(raw, tenant_of(request, self._state.config)))
+        )
 
     async def detokenize(self, request: Request) -> Response:
         raw = await self._body(request)
@@ -79,12 +81,14 @@ class Routes:
 
     async def apply_template(self, request: Request) -> Response:
         raw = await self._body(request)
-        return json_response(await self._state.prepare(lambda: self._apply_template(raw, tenant_of(request))))
+        return json_response(
+            await self._state.prepare(lambda: self._apply_template(raw, tenant_of(request, self._state.config)))
+        )
 
     async def _body(self, request: Request) -> bytes:
         return await read_body(request, limits=self._state.config.limits)
 
-    def _tokenize(self, raw: bytes) -> dict[str, Any]:
+    def _tokenize(self, raw: bytes, tenant: str) -> dict[str, Any]:
         tokenizer = self._state.tokenizer
         body = parse_tokenize(raw, vocab_size=tokenizer.vocab_size)
         parts = [body.content] if isinstance(body.content, str) else body.content
@@ -92,16 +96,16 @@ class Routes:
         if body.add_special and tokenizer.adds_bos and tokenizer.bos is not None:
             ids.append(tokenizer.bos)
         for part in parts:
-            ids.extend([part] if isinstance(part, int) else self._text_ids(part, body))
+            ids.extend([part] if isinstance(part, int) else self._text_ids(part, body, tenant))
         return tokenize_reply(ids, tokenizer=tokenizer, with_pieces=body.with_pieces is True)
 
-    def _text_ids(self, text: str, body: TokenizeBody) -> list[int]:
+    def _text_ids(self, text: str, body: TokenizeBody, tenant: str) -> list[int]:
         tokenizer = self._state.tokenizer
         if not text:
             return []
         if body.parse_special is False:
             return [int(token) for token in tokenizer.tokenize(text)]
-        ids = [int(token) for token in self._state.prompts.text(text).prompt.tokens]
+        ids = [int(token) for token in self._state.prompts.text(text, tenant=tenant).prompt.tokens]
         bos = tokenizer.bos
         if not tokenizer.adds_bos or bos is None or ids[:1] != [bos]:
             return ids
