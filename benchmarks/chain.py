@@ -163,12 +163,16 @@ class Chain:
 def make_cache(runtime: LlamaRuntime, *, tokens: int) -> PrefixCache:
     """Room for the conversation and for a copy of all of it."""
     limits = runtime.limits
+    budget_bytes = int(2.2 * tokens * limits.bytes_per_token) + SPARE_BYTES
     return PrefixCache(
         runtime.capabilities,
-        budget_bytes=int(2.2 * tokens * limits.bytes_per_token) + SPARE_BYTES,
+        budget_bytes=budget_bytes,
+        pin_budget_bytes=budget_bytes // 2,
+        max_pins=1,
         exact=False,
         batch_tokens=limits.batch_tokens,
         bytes_per_token=limits.bytes_per_token,
+        clock=time.monotonic,
     )
 
 

@@ -239,6 +239,14 @@ class EngineConfig:
         minimum=1 << 20,
         maximum=1 << 44,
     )
+    pin_budget_bytes: int | None = setting(
+        None,
+        "--pin-budget",
+        "What pins may hold of --cache-ram: a size, or a percentage such as 30%.",
+        minimum=0,
+        maximum=1 << 44,
+    )
+    max_pins: int = setting(1024, "--max-pins", "Most pins at a time.", minimum=1, maximum=1 << 16)
     checkpoint_every: int = setting(
         0,
         "--checkpoint-every",
@@ -258,8 +266,13 @@ class EngineConfig:
         """Check the ranges; raise ConfigError naming the flag and the limit."""
         for declared in fields(self):
             low, high = declared.metadata["minimum"], declared.metadata["maximum"]
-            if low is not None and high is not None:
-                _in_range(declared.metadata["flag"], getattr(self, declared.name), low, high)
+            value = getattr(self, declared.name)
+            if low is not None and high is not None and value is not None:
+                _in_range(declared.metadata["flag"], value, low, high)
+        if self.pin_budget_bytes is not None and self.pin_budget_bytes > self.cache_ram_bytes:
+            raise ConfigError(
+                f"--pin-budget is {self.pin_budget_bytes} bytes, more than --cache-ram ({self.cache_ram_bytes})"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -359,6 +372,14 @@ class Limits:
     turn_bytes: int = setting(
         64 << 20, "--max-turn-bytes", "Memory for those turns, in bytes.", minimum=1 << 16, maximum=1 << 40
     )
+    pin_ttl_seconds: float = setting(
+        31 * 86400.0,
+        "--max-pin-ttl",
+        "Longest time that a pin with an end may stay unused, in seconds.",
+        minimum=1.0,
+        maximum=1e9,
+    )
+    pin_name: int = setting(128, "--max-pin-name", "Longest name of a pin, in characters.", minimum=1, maximum=1 << 12)
     template_seconds: float = setting(
         5.0,
         "--max-template-seconds",

@@ -6,13 +6,18 @@ AnchorlineError
 ├── RequestError           the client's request is unusable (HTTP 400); names the field
 │   ├── PromptTooLong      the prompt does not fit into the context
 │   ├── BodyTooLarge       the request body is over the limit (HTTP 413)
-│   └── NotFound           what the request names is not there (HTTP 404)
+│   ├── NotFound           what the request names is not there (HTTP 404)
+│   └── Conflict           what the request wants cannot be, as things are (HTTP 409)
 ├── QueueFull              the waiting queue is at its limit (HTTP 429 + Retry-After)
 ├── ConstraintFailure      a reply cannot be kept within what was asked of it (HTTP 500)
 ├── Cancelled              the client went away or the request was cancelled
 └── EngineFailure          the engine cannot go on (HTTP 503)
     └── BackendFailure     one llama.cpp call failed; the sequences in it are lost
 """
+
+from __future__ import annotations
+
+from collections.abc import Mapping
 
 
 class AnchorlineError(Exception):
@@ -63,6 +68,17 @@ class NotFound(RequestError):
 
     def __init__(self, message: str, *, field: str | None = None) -> None:
         super().__init__(message, field=field, code="not_found")
+
+
+class Conflict(RequestError):
+    """What the request wants cannot be, as things are; answered with HTTP 409.
+
+    ``details`` are further members of the error: JSON that says what is in the way.
+    """
+
+    def __init__(self, message: str, *, code: str, details: Mapping[str, object] | None = None) -> None:
+        super().__init__(message, code=code)
+        self.details = dict(details or {})
 
 
 class QueueFull(AnchorlineError):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 
+from anchorline.cache.pins import PinEnd, PinRefusal
 from anchorline.cache.prefix_cache import PrefixCache
 from anchorline.cache.prompt import Cut, CutKind, Prompt
 from anchorline.cache.storage import Allocate
@@ -17,13 +19,25 @@ def export(start: int, end: int, allocate: Allocate) -> memoryview | None:
     return allocate((end - start) * BYTES_PER_TOKEN)
 
 
-def make_cache(budget_tokens: int) -> PrefixCache:
+def make_cache(
+    budget_tokens: int,
+    *,
+    pin_tokens: int | None = None,
+    max_pins: int = 100,
+    kind: MemoryKind = MemoryKind.PLAIN,
+    exact: bool = False,
+    clock: Callable[[], float] = lambda: 0.0,
+) -> PrefixCache:
+    """A cache for so many tokens, of which pins may hold ``pin_tokens``, or half."""
     return PrefixCache(
-        capabilities_of(MemoryKind.PLAIN),
+        capabilities_of(kind),
         budget_bytes=budget_tokens * BYTES_PER_TOKEN,
-        exact=False,
+        pin_budget_bytes=(budget_tokens // 2 if pin_tokens is None else pin_tokens) * BYTES_PER_TOKEN,
+        max_pins=max_pins,
+        exact=exact,
         batch_tokens=512,
         bytes_per_token=BYTES_PER_TOKEN,
+        clock=clock,
     )
 
 
@@ -69,14 +83,14 @@ def test_pins_past_half_the_budget_are_given_up_oldest_first() -> None:
         save(cache, prompt)
         assert cache.pins.pinned_bytes <= cache.arena.budget_bytes // 2
     assert len(cache.pins) == 2
-    assert cache.pins.released == 2
+    assert cache.pins.ended == {PinEnd.GAVE_WAY: 2}
 
 
 def test_a_head_over_the_pin_limit_is_refused_and_counted() -> None:
     cache = make_cache(1000)
     save(cache, conversation(1, 700, 800))
     assert len(cache.pins) == 0
-    assert cache.counters.unsaved == Counter(pin_over_limit=1)
+    assert cache.pins.refused == {PinRefusal.OVER_BUDGET: 1}
 
 
 def test_what_does_not_fit_is_counted_and_leaves_the_rest_alone() -> None:

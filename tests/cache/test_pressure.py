@@ -10,6 +10,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
+from anchorline.cache.pins import PinEnd
 from anchorline.cache.pressure import (
     COMFORT,
     RESERVE_BYTES_MAX,
@@ -51,10 +52,10 @@ def test_the_least_valuable_go_first_and_pinned_heads_last() -> None:
     cache.give_back(1000 * BYTES_PER_TOKEN)
     assert cache.match(conversation(1, 400, 1000), conversation(1, 400, 1000).tokens).restorable >= 400
     assert cache.counters.pressure_bytes >= 1000 * BYTES_PER_TOKEN
-    assert cache.pins.released == 0
+    assert not cache.pins.ended
     cache.give_back(1 << 40)
     assert cache.arena.used_bytes == 0
-    assert cache.pins.released == 1
+    assert cache.pins.ended == {PinEnd.GAVE_WAY: 1}
 
 
 def test_leased_segments_stay() -> None:

@@ -14,6 +14,7 @@ from anchorline.cli.values import (
     DeviceListType,
     GpuLayersType,
     MetadataOverrideType,
+    SizeOrShareType,
     SizeType,
     TensorOverrideType,
     TensorSplitType,
@@ -52,6 +53,17 @@ def test_a_shown_size_reads_back_nearly_the_same(nbytes: int) -> None:
 
 def convert(kind: click.ParamType[Any], text: str) -> Any:
     return kind.convert(text, None, None)
+
+
+@pytest.mark.parametrize(("text", "value"), [("30%", 0.3), ("0%", 0.0), ("100 %", 1.0), ("512MiB", 512 << 20)])
+def test_a_size_or_a_percentage(text: str, value: int | float) -> None:
+    assert convert(SizeOrShareType(maximum_bytes=1 << 30), text) == value
+
+
+@pytest.mark.parametrize("text", ["101%", "-1%", "nan%", "%", "2GiB", "half"])
+def test_what_is_neither_a_size_nor_a_percentage(text: str) -> None:
+    with pytest.raises(click.BadParameter):
+        convert(SizeOrShareType(maximum_bytes=1 << 30), text)
 
 
 def test_a_size_outside_its_limits_names_them() -> None:

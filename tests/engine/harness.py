@@ -64,7 +64,7 @@ class Harness:
             cache=cache_bytes is not None,
             cache_ram_bytes=cache_bytes or 0,
         )
-        self.cache = make_cache(self.config, runtime)
+        self.cache = make_cache(self.config, runtime, self.clock)
         self.loop = EngineLoop(runtime, self.config, self.cache, self.clock)
         self._ids = count()
 

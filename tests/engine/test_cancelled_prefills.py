@@ -82,7 +82,7 @@ def test_three_times_half_of_the_rest_then_the_whole(arch: str, tokens: int, eng
     )
     runtime = LlamaRuntime(model, context, sequences=2)
     try:
-        loop = EngineLoop(runtime, engine, make_cache(engine, runtime), time.monotonic)
+        loop = EngineLoop(runtime, engine, make_cache(engine, runtime, time.monotonic), time.monotonic)
         ids = np.random.default_rng(1).integers(3, 500, tokens).astype(np.int32)
         cuts = (Cut(tokens // 3, CutKind.HEAD), Cut(tokens - 20, CutKind.GENERATION))
         prompt = Prompt(tokens=ids, cuts=cuts, tool_fingerprint="t", pin_head=True)

@@ -235,11 +235,11 @@ def test_too_few_sequences_are_refused() -> None:
 def test_what_a_fork_copies_through_comes_out_of_the_budget() -> None:
     runtime = FakeRuntime()
     runtime.limits = replace(runtime.limits, fork_bytes=1 << 20)
-    cache = make_cache(EngineConfig(cache_ram_bytes=5 << 20), runtime)
+    cache = make_cache(EngineConfig(cache_ram_bytes=5 << 20), runtime, time.monotonic)
     assert cache is not None
     assert cache.arena.budget_bytes == 4 << 20
     runtime.limits = replace(runtime.limits, fork_bytes=9 << 20)
-    cache = make_cache(EngineConfig(cache_ram_bytes=5 << 20), runtime)
+    cache = make_cache(EngineConfig(cache_ram_bytes=5 << 20), runtime, time.monotonic)
     assert cache is not None
     assert cache.arena.budget_bytes < 100
 

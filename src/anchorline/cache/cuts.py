@@ -43,12 +43,13 @@ def _subdivide(marks: list[int], longest: int) -> list[int]:
 def state_ends(prompt: Prompt, start: int, *, every: int) -> list[int]:
     """Positions behind ``start`` at which a prefill stops to capture the state of a stateful model.
 
-    The head, the end of the last message and the place before the generation prompt, and every
-    ``every`` tokens in between, so that an edit in mid-history or a cancelled prefill does not
+    The head, the end of the last message, the place before the generation prompt and what is wished to be
+    pinned, and every ``every`` tokens in between, so that an edit in mid-history or a cancelled prefill does not
     lose everything. Never the prompt's end: its last token is always left to decode.
     """
     wanted = {cut.position for cut in prompt.cuts if cut.kind is not CutKind.MESSAGE}
     wanted.update([cut.position for cut in prompt.cuts if cut.kind is CutKind.MESSAGE][-1:])
+    wanted.update(wish.position for wish in prompt.pin_wishes)
     last = len(prompt) - 1
     marks = sorted({position for position in wanted if start < position < last} | {start, max(start, last)})
     ends = _subdivide(marks, every)

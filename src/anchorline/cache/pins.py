@@ -1,81 +1,347 @@
-"""Pins of head anchors: named promises that a segment, and with it its parents, stays.
+"""Pins: promises that a segment, and with it its parents, stays. Pure bookkeeping; time is passed in.
 
-Pins are bounded. When they exceed their limit the least recently used are given up first; what
-was pinned then stays as long as eviction lets it.
+Pins are bounded in number and bytes. When one more is too much, those that have to give way to it go, weakest
+kind and least recently used first; when that does not help it is refused and nothing changes.
+
+    gives way to      head   wish   explicit
+    head               yes    yes     yes        made by the server for system + tools
+    wish                      yes     yes        breakpoint, conversation: asked for by a call
+    explicit                                     asked for by a person; goes only when told to, or in its time
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
+import logging
+import math
+from collections import Counter, OrderedDict
+from collections.abc import Iterable
 from dataclasses import dataclass
+from enum import StrEnum
 
 from anchorline.cache.tree import Segment
 
-
-@dataclass(frozen=True, slots=True)
-class PinName:
-    """A pin's name: the tool fingerprint, the digest of the head's ids it was rendered to, and whose segment it is."""
-
-    tool_fingerprint: str
-    head_digest: str
-    owner: str | None
+log = logging.getLogger("anchorline.cache")
 
 
-class HeadPins:
-    """The pinned head anchors, least recently used first."""
+class PinKind(StrEnum):
+    """Who asked for a pin."""
 
-    def __init__(self, *, limit_bytes: int) -> None:
-        self._limit_bytes = limit_bytes
-        self._pins: OrderedDict[PinName, Segment] = OrderedDict()
-        self.released = 0
+    HEAD = "head"
+    """The server: the end of system + tools."""
+    BREAKPOINT = "breakpoint"
+    """A call, for a part of its prompt."""
+    CONVERSATION = "conversation"
+    """A call, for the conversation that it names; moves on with it."""
+    EXPLICIT = "explicit"
+    """A person, or a program that warms the cache."""
+
+    @property
+    def rank(self) -> int:
+        """A pin gives way to those of its own rank or a higher one; explicit pins to none."""
+        return _RANKS[self]
+
+
+_RANKS = {PinKind.HEAD: 0, PinKind.BREAKPOINT: 1, PinKind.CONVERSATION: 1, PinKind.EXPLICIT: 2}
+
+
+class PinEnd(StrEnum):
+    """Why a pin is gone."""
+
+    EXPIRED = "expired"
+    GAVE_WAY = "gave_way"
+    """To another pin, or to a machine short of memory."""
+    LOST = "lost"
+    """Its rows or its state are gone, as after a refused restore."""
+    REMOVED = "removed"
+    """Somebody asked for it."""
+
+
+class PinRefusal(StrEnum):
+    """Why a pin was not made."""
+
+    OVER_BUDGET = "over_budget"
+    TOO_MANY = "too_many"
+    NOT_KEPT = "not_kept"
+    """The cache does not hold its rows."""
+    NO_STATE = "no_state"
+    """The model resumes only where a state is kept, and none is before its end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PinOrder:
+    """A pin as it is asked for. Orders with one ``id`` are for one pin, whatever their kind."""
+
+    id: str
+    kind: PinKind
+    tenant: str
+    segment: Segment
+    ttl_seconds: float | None = None
+    """None: until it is removed or gives way."""
+    name: str | None = None
+    tool_fingerprint: str | None = None
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Pin:
+    """One pin; changed by ``Pins`` alone."""
+
+    id: str
+    kind: PinKind
+    tenant: str
+    segment: Segment
+    used_seconds: float
+    """When it was made, matched or asked for again last."""
+    ttl_seconds: float | None = None
+    name: str | None = None
+    tool_fingerprint: str | None = None
+    is_head: bool = False
+    """Whether the server would pin this anyway: when its time is over it stays as a head."""
+
+    @property
+    def tokens(self) -> int:
+        return self.segment.end
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the whole path and the state at its end, also where other pins hold parts of them."""
+        return pinned_bytes([self.segment])
+
+    @property
+    def firm_ttl_seconds(self) -> float | None:
+        """The TTL that it has as an explicit pin, where nothing else is said: those of other kinds are made to end."""
+        return self.ttl_seconds if self.kind is PinKind.EXPLICIT else None
+
+    @property
+    def expires_seconds(self) -> float:
+        return math.inf if self.ttl_seconds is None else self.used_seconds + self.ttl_seconds
+
+
+class Pins:
+    """Every pin of one cache, least recently used first."""
+
+    def __init__(self, *, limit_bytes: int, limit: int) -> None:
+        self.limit_bytes = limit_bytes
+        self.limit = limit
+        self.ended: Counter[str] = Counter()
+        """Pins that are gone, by PinEnd; only grows."""
+        self.refused: Counter[str] = Counter()
+        """Pins that were not made, by PinRefusal; only grows."""
+        self._pins: OrderedDict[str, Pin] = OrderedDict()
+        self._due_seconds = math.inf
+        """No pin expires before this."""
 
     def __len__(self) -> int:
         return len(self._pins)
 
-    def __contains__(self, name: PinName) -> bool:
-        return name in self._pins
+    def of(self, tenant: str) -> list[Pin]:
+        """A tenant's pins, least recently used first."""
+        return [pin for pin in self._pins.values() if pin.tenant == tenant]
 
-    def pin(self, name: PinName, segment: Segment) -> bool:
-        """Pin ``segment``, or refresh its pin; give up older pins past the limit.
-
-        False, with nothing pinned, when the segment's own path is larger than the limit.
-        """
-        held = self._pins.pop(name, None)
-        if held is not None:
-            held.pins -= 1
-        if _path_bytes([segment]) > self._limit_bytes:
-            return False
-        segment.pins += 1
-        self._pins[name] = segment
-        while self.pinned_bytes > self._limit_bytes:
-            self.release_oldest()
-        return True
-
-    def forget_ghosts(self) -> None:
-        """Remove pins whose segment lost its rows, as after a failed restore."""
-        for name in [name for name, segment in self._pins.items() if segment.rows is None]:
-            self._pins.pop(name).pins -= 1
-
-    def release_oldest(self) -> bool:
-        """Give up the pin used longest ago; False when there is none."""
-        if not self._pins:
-            return False
-        _, segment = self._pins.popitem(last=False)
-        segment.pins -= 1
-        self.released += 1
-        return True
+    def find(self, tenant: str, id: str) -> Pin | None:
+        pin = self._pins.get(id)
+        return pin if pin is not None and pin.tenant == tenant else None
 
     @property
     def pinned_bytes(self) -> int:
-        """Bytes of the pinned segments and their parents, each counted once."""
-        return _path_bytes(list(self._pins.values()))
+        """Bytes of the pinned paths and the states at their ends, each counted once."""
+        return pinned_bytes(pin.segment for pin in self._pins.values())
+
+    def firm(self) -> list[Pin]:
+        """The pins that give way to nothing."""
+        return [pin for pin in self._pins.values() if pin.kind is PinKind.EXPLICIT]
+
+    # -- making -------------------------------------------------------------------------------
+
+    def pin(self, order: PinOrder, now: float) -> Pin | PinRefusal:
+        """Make or refresh the pin that ``order`` asks for; others may have to give way.
+
+        When it is refused nothing changes. Refusals are counted by ``refuse``, since the caller may ask again.
+        """
+        held = self._pins.get(order.id)
+        if held is None or held.segment is not order.segment:
+            going = self._make_place(order)
+            if isinstance(going, PinRefusal):
+                return going
+            for pin in going:
+                self._end(pin, PinEnd.GAVE_WAY)
+        if held is None:
+            held = Pin(
+                id=order.id,
+                kind=order.kind,
+                tenant=order.tenant,
+                segment=order.segment,
+                used_seconds=now,
+                ttl_seconds=order.ttl_seconds,
+                name=order.name,
+                tool_fingerprint=order.tool_fingerprint,
+            )
+            held.segment.pins += 1
+            self._pins[held.id] = held
+            log.log(_level(held), "pinned %s", describe(held))
+        elif held.segment is not order.segment:
+            held.segment.pins -= 1
+            held.segment = order.segment
+            held.segment.pins += 1
+        _strengthen(held, order)
+        self._use(held, now)
+        return held
+
+    def change(self, pin: Pin, *, id: str, name: str | None, ttl_seconds: float | None, now: float) -> Pin:
+        """Make ``pin`` explicit, with this name and TTL, under ``id``; a pin that has that id takes its place."""
+        if id != pin.id:
+            same = self._pins.get(id)
+            if same is not None:
+                self._end(pin, PinEnd.REMOVED)
+                pin = same
+            else:
+                del self._pins[pin.id]
+                pin.id = id
+                self._pins[id] = pin
+        pin.kind, pin.name, pin.ttl_seconds = PinKind.EXPLICIT, name, ttl_seconds
+        self._use(pin, now)
+        log.info("changed %s", describe(pin))
+        return pin
+
+    def refuse(self, reason: PinRefusal, what: str) -> None:
+        """Count and log a pin that was not made."""
+        self.refused[reason] += 1
+        log.info("not pinned: %s: %s", what, reason)
+
+    def _make_place(self, order: PinOrder) -> list[Pin] | PinRefusal:
+        """The pins that go so that ``order`` fits, or why it cannot fit."""
+        others = [pin for pin in self._pins.values() if pin.id != order.id]
+        count, held = len(others) + 1, _Tally(pin.segment for pin in others)
+        held.add(order.segment)
+        weaker = [pin for pin in others if pin.kind is not PinKind.EXPLICIT and pin.kind.rank <= order.kind.rank]
+        going: list[Pin] = []
+        for pin in sorted(weaker, key=lambda pin: pin.kind.rank):
+            if count <= self.limit and held.nbytes <= self.limit_bytes:
+                break
+            before = held.nbytes
+            held.remove(pin.segment)
+            if count <= self.limit and held.nbytes == before:  # others hold the same bytes: it would go for nothing
+                held.add(pin.segment)
+                continue
+            going.append(pin)
+            count -= 1
+        if count > self.limit:
+            return PinRefusal.TOO_MANY
+        return going if held.nbytes <= self.limit_bytes else PinRefusal.OVER_BUDGET
+
+    # -- using --------------------------------------------------------------------------------
+
+    def use_all(self, segments: Iterable[Segment], *, tenant: str, now: float) -> None:
+        """Refresh a tenant's pins on ``segments``."""
+        used = {id(segment) for segment in segments if segment.pins}
+        if not used:
+            return
+        for pin in self.of(tenant):
+            if id(pin.segment) in used:
+                self._use(pin, now)
+
+    def _use(self, pin: Pin, now: float) -> None:
+        pin.used_seconds = now
+        self._pins.move_to_end(pin.id)
+        self._due_seconds = min(self._due_seconds, pin.expires_seconds)
+
+    # -- ending -------------------------------------------------------------------------------
+
+    def expire(self, now: float) -> None:
+        """End the pins whose time is over; heads among them stay as such."""
+        if now < self._due_seconds:
+            return
+        for pin in [pin for pin in self._pins.values() if pin.expires_seconds <= now]:
+            if pin.is_head:
+                log.info("expired, stays as a head: %s", describe(pin))
+                pin.kind, pin.ttl_seconds, pin.name = PinKind.HEAD, None, None
+            else:
+                self._end(pin, PinEnd.EXPIRED)
+        self._due_seconds = min((pin.expires_seconds for pin in self._pins.values()), default=math.inf)
+
+    def remove(self, pin: Pin) -> None:
+        """End a pin that nobody wants any more."""
+        self._end(pin, PinEnd.REMOVED)
+
+    def release_weakest(self) -> bool:
+        """Give up the pin that gives way first; False when only explicit ones are left."""
+        weaker = [pin for pin in self._pins.values() if pin.kind is not PinKind.EXPLICIT]
+        if not weaker:
+            return False
+        self._end(min(weaker, key=lambda pin: pin.kind.rank), PinEnd.GAVE_WAY)
+        return True
+
+    def forget_lost(self, *, stateful: bool) -> None:
+        """End the pins whose rows are gone, or with a stateful model their state."""
+        for pin in list(self._pins.values()):
+            if pin.segment.rows is None or (stateful and pin.segment.state is None):
+                self._end(pin, PinEnd.LOST)
+
+    def _end(self, pin: Pin, reason: PinEnd) -> None:
+        del self._pins[pin.id]
+        pin.segment.pins -= 1
+        self.ended[reason] += 1
+        log.log(_level(pin), "unpinned (%s) %s", reason, describe(pin))
 
 
-def _path_bytes(segments: list[Segment]) -> int:
-    counted: dict[int, int] = {}
-    for segment in segments:
-        node: Segment | None = segment
-        while node is not None and id(node) not in counted:
-            counted[id(node)] = node.kept_bytes
-            node = node.parent
-    return sum(counted.values())
+def describe(pin: Pin) -> str:
+    """A pin for a log line or an error: no text of it but the name."""
+    named = f" {pin.name!r}" if pin.name is not None else ""
+    return f"{pin.id}{named} ({pin.kind}, {pin.tokens} tokens)"
+
+
+def pinned_bytes(segments: Iterable[Segment]) -> int:
+    """Bytes that pins on ``segments`` hold, each counted once."""
+    return _Tally(segments).nbytes
+
+
+class _Tally:
+    """Bytes that pins hold: the rows of their paths, and the states at their ends. States before the end may go."""
+
+    def __init__(self, segments: Iterable[Segment] = ()) -> None:
+        self.nbytes = 0
+        self._rows: Counter[Segment] = Counter()
+        self._states: Counter[Segment] = Counter()
+        for segment in segments:
+            self.add(segment)
+
+    def add(self, segment: Segment) -> None:
+        self._states[segment] += 1
+        if self._states[segment] == 1:
+            self.nbytes += segment.state_bytes
+        for node in _path(segment):
+            self._rows[node] += 1
+            if self._rows[node] == 1:
+                self.nbytes += node.kept_bytes - node.state_bytes
+
+    def remove(self, segment: Segment) -> None:
+        self._states[segment] -= 1
+        if self._states[segment] == 0:
+            self.nbytes -= segment.state_bytes
+        for node in _path(segment):
+            self._rows[node] -= 1
+            if self._rows[node] == 0:
+                self.nbytes -= node.kept_bytes - node.state_bytes
+
+
+def _path(segment: Segment) -> Iterable[Segment]:
+    node: Segment | None = segment
+    while node is not None:
+        yield node
+        node = node.parent
+
+
+def _strengthen(pin: Pin, order: PinOrder) -> None:
+    """What another order for a pin that is there changes: it never makes it weaker, nor its time shorter."""
+    pin.is_head |= order.kind is PinKind.HEAD
+    pin.tool_fingerprint = order.tool_fingerprint or pin.tool_fingerprint
+    if order.kind is PinKind.EXPLICIT:
+        pin.kind, pin.name, pin.ttl_seconds = order.kind, order.name, order.ttl_seconds
+    elif order.kind.rank > pin.kind.rank:
+        pin.kind, pin.ttl_seconds = order.kind, order.ttl_seconds
+    elif order.kind.rank == pin.kind.rank and pin.ttl_seconds is not None and order.ttl_seconds is not None:
+        pin.ttl_seconds = max(pin.ttl_seconds, order.ttl_seconds)
+
+
+def _level(pin: Pin) -> int:
+    """Heads come and go with every agent."""
+    return logging.DEBUG if pin.kind is PinKind.HEAD else logging.INFO

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
 from anchorline.cache.compaction import Run, choose_merge, runs_of
 from anchorline.cache.cuts import PIECE_TOKENS_MIN, chunk_ends, kept_chunk_ends, piece_ends
-from anchorline.cache.pins import HeadPins, PinName
+from anchorline.cache.pinning import Pinning
+from anchorline.cache.pins import Pins
 from anchorline.cache.prompt import Owners, Prompt
 from anchorline.cache.retention import thin_states
 from anchorline.cache.rows import Rows, State
@@ -16,8 +17,6 @@ from anchorline.cache.storage import Export, ExportState, HostStorage
 from anchorline.cache.tree import Absence, Match, Segment, SegmentTree
 from anchorline.llama.interface import Capabilities, TokenArray
 
-PIN_SHARE = 0.5
-"""Pins may hold this share of the budget."""
 PIECE_BYTES_MAX = 128 << 20
 """About the largest export; at memory speed it takes a few hundredths of a second."""
 
@@ -49,16 +48,31 @@ class PrefixCache:
         capabilities: Capabilities,
         *,
         budget_bytes: int,
+        pin_budget_bytes: int,
+        max_pins: int,
         exact: bool,
         batch_tokens: int,
         bytes_per_token: float,
+        clock: Callable[[], float],
     ) -> None:
-        """``bytes_per_token`` is an estimate that bounds pieces; what is kept is counted as it is."""
+        """``bytes_per_token`` is an estimate that bounds pieces; what is kept is counted as it is.
+
+        ``clock`` is monotonic; pins expire by it.
+        """
         self.tree = SegmentTree(splitting=not exact, stateful=capabilities.has_state)
         self.storage = HostStorage(self.tree, budget_bytes=budget_bytes)
         self.arena = self.storage.arena
         self.counters = self.storage.counters
-        self.pins = HeadPins(limit_bytes=int(self.arena.budget_bytes * PIN_SHARE))
+        self.pins = Pins(limit_bytes=min(pin_budget_bytes, self.arena.budget_bytes), limit=max_pins)
+        self.pinning = Pinning(
+            tree=self.tree,
+            pins=self.pins,
+            match=self.match,
+            clock=clock,
+            bytes_per_token=bytes_per_token,
+            state_bytes=capabilities.state_bytes,
+        )
+        self._clock = clock
         self._batch_tokens = batch_tokens
         self._piece_tokens = max(PIECE_TOKENS_MIN, int(PIECE_BYTES_MAX / max(bytes_per_token, 1.0)))
 
@@ -93,17 +107,22 @@ class PrefixCache:
         """Note that the segments of ``match`` up to ``restored`` were used."""
         self.tree.touch([segment for segment in match.chain if segment.start < restored])
 
+    def expire_pins(self) -> None:
+        """End the pins whose time is over; costs next to nothing while there are none."""
+        self.pins.expire(self._clock())
+
     def reject(self, segment: Segment) -> None:
         """Forget the rows of ``segment`` and below: a restore of it was refused."""
         self.counters.restore_failures += 1
         self.tree.drop_below(segment, Absence.RESTORE_FAILED)
-        self.pins.forget_ghosts()
+        self.pins.forget_lost(stateful=self.tree.stateful)
 
     def reject_state(self, segment: Segment) -> None:
         """Forget the state of ``segment``: a restore of it was refused. Its rows stay."""
         self.counters.restore_failures += 1
         if segment.state is not None:
             self.tree.drop_state(segment)
+            self.pins.forget_lost(stateful=self.tree.stateful)
 
     @staticmethod
     def spans(match: Match, start: int, end: int) -> list[RestoreSpan]:
@@ -130,7 +149,7 @@ class PrefixCache:
     def save(
         self, prompt: Prompt, tokens: TokenArray, export: Export, states: dict[int, State] | None = None
     ) -> Iterator[int]:
-        """Keep the rows of ``tokens``, as far as they are not kept yet, and pin the head anchor.
+        """Keep the rows of ``tokens``, as far as they are not kept yet, and pin what the prompt asks for.
 
         ``tokens`` begin as the prompt does. ``states`` are taken over, by position, and those whose
         rows cannot be kept are freed. Yields the end of each piece once it is kept, so that the
@@ -146,6 +165,7 @@ class PrefixCache:
         path: list[Segment] = []
         try:
             yield from self._save_pieces(prompt.owners, tokens, path, sorted({*pieces, *states}), export, states)
+            self.pinning.after_save(prompt, int(tokens.size))
             if self.tree.stateful:
                 thin_states(self.tree, path, prompt)
         finally:
@@ -155,7 +175,6 @@ class PrefixCache:
                 state.release()
             states.clear()
             self.tree.prune_ghosts()
-        self._pin_head(prompt)
 
     def _save_pieces(
         self,
@@ -236,35 +255,22 @@ class PrefixCache:
     # -- giving up ----------------------------------------------------------------------------
 
     def give_back(self, size_bytes: int) -> None:
-        """Give up ``size_bytes`` or more, pinned heads last and nothing leased; free pages go back to the system."""
+        """Give up ``size_bytes`` or more, nothing leased, what is pinned last and explicit pins never.
+
+        Free pages go back to the system.
+        """
         freed = self.storage.free(size_bytes)
-        while freed < size_bytes and self.pins.release_oldest():
+        while freed < size_bytes and self.pins.release_weakest():
             freed += self.storage.free(size_bytes - freed)
         self.counters.pressure_bytes += freed
         self.arena.return_pages()
         self.tree.prune_ghosts()
 
-    # -- pinning ------------------------------------------------------------------------------
-
-    def _pin_head(self, prompt: Prompt) -> None:
-        """Pin the prompt's head anchor if it deserves one and its rows are kept."""
-        head = prompt.head_position
-        if not prompt.pin_head or head is None:
-            return
-        segment = self._segment_at(prompt, head)
-        if segment is None:
-            return
-        digest = prompt.head_digest
-        assert digest is not None
-        name = PinName(prompt.tool_fingerprint or "no-tools", digest, segment.owner)
-        if not self.pins.pin(name, segment):
-            self.counters.unsaved["pin_over_limit"] += 1
-
-    def _segment_at(self, prompt: Prompt, position: int) -> Segment | None:
-        """The kept segment that ends at ``position`` (a splitting tree is split there)."""
-        match = self.match(prompt, prompt.tokens)
-        if match.restorable < position:
-            return None
-        if self.tree.splitting:
-            return self.tree.descend(prompt.tokens, position, prompt.owners, from_node=self.tree.root)[-1]
-        return next((segment for segment in match.chain if segment.end == position), None)
+    def clear(self, tenant: str) -> int:
+        """Forget everything of ``tenant`` that is neither pinned nor leased, ids too; the bytes that freed."""
+        before = self.arena.used_bytes
+        for node in reversed([node for node in self.tree if node.owner == tenant]):
+            if node.is_droppable:
+                self.tree.drop(node, Absence.EVICTED)
+            self.tree.forget(node)
+        return before - self.arena.used_bytes

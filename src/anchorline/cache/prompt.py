@@ -10,7 +10,7 @@ A cut is a hint for where to end a segment; correctness rests on the ids alone.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from anchorline.config import HEAD_DIGEST_DIGITS
@@ -128,6 +128,19 @@ class Prompt:
         if head is None:
             return None
         return hashlib.sha256(self.tokens[:head].tobytes()).hexdigest()[:HEAD_DIGEST_DIGITS]
+
+    def up_to(self, position: int) -> Prompt:
+        """The prompt's first ``position`` tokens with their cuts and messages; it wishes for nothing."""
+        return replace(
+            self,
+            tokens=self.tokens[:position],
+            cuts=tuple(cut for cut in self.cuts if cut.position <= position),
+            message_starts=tuple(start for start in self.message_starts if start < position),
+            turn_start=self.turn_start if self.turn_start is not None and self.turn_start < position else None,
+            common_tokens=min(self.common_tokens, position),
+            conversation=None,
+            pin_wishes=(),
+        )
 
     def locate(self, position: int) -> tuple[int, int] | None:
         """The message that holds token ``position`` and the token offset in it, if it is in one."""

@@ -38,7 +38,7 @@ class CacheCounters:
     pressure_bytes: int = 0
     """Given up for that; part of ``evicted_bytes``."""
     unsaved: Counter[str] = field(default_factory=Counter)
-    """What was not kept, by reason: an ``Absence``, or ``pin_over_limit``."""
+    """What was not kept, by reason: an ``Absence``."""
     merged_segments: int = 0
     """Segments that were exported again with their neighbours, as one."""
     merged_bytes: int = 0

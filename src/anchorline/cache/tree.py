@@ -97,6 +97,11 @@ class Segment:
         return 0 if self.rows is None else self._bytes_of(self.rows.tokens)
 
     @property
+    def state_bytes(self) -> int:
+        """Of the state at its end; part of ``kept_bytes``."""
+        return 0 if self.state is None else self.state.nbytes
+
+    @property
     def charged_bytes(self) -> int:
         """As ``kept_bytes``, but what nobody views of the export any more is charged to those who view the rest."""
         return 0 if self.rows is None else self._bytes_of(self.rows.viewed_tokens)
@@ -104,7 +109,7 @@ class Segment:
     def _bytes_of(self, sharing_tokens: int) -> int:
         assert self.rows is not None
         share = self.rows.nbytes * int(self.tokens.size) // sharing_tokens
-        return share + (self.state.nbytes if self.state is not None else 0)
+        return share + self.state_bytes
 
     def offspring(self) -> Iterator[Segment]:
         for siblings in self.children.values():
@@ -374,13 +379,20 @@ class SegmentTree:
             _, _, node = heapq.heappop(heap)
             parent = node.parent
             assert parent is not None
-            siblings = parent.children[node.slot]
-            siblings.remove(node)
-            if not siblings:
-                del parent.children[node.slot]
-            self.ghost_tokens -= _ghost_cost(node)
+            self.forget(node)
             if parent is not self.root and self._is_forgettable(parent):
                 heapq.heappush(heap, (parent.last_used, next(order), parent))
+
+    def forget(self, node: Segment) -> None:
+        """Take a childless ghost that nobody holds out of the tree; any other node stays."""
+        parent = node.parent
+        if parent is None or not self._is_forgettable(node):
+            return
+        siblings = parent.children[node.slot]
+        siblings.remove(node)
+        if not siblings:
+            del parent.children[node.slot]
+        self.ghost_tokens -= _ghost_cost(node)
 
     @staticmethod
     def _is_forgettable(node: Segment) -> bool:

@@ -15,6 +15,7 @@ from anchorline.cli.values import (
     FiniteFloatType,
     GpuLayersType,
     MetadataOverrideType,
+    SizeOrShareType,
     SizeType,
     TensorOverrideType,
     TensorSplitType,
@@ -23,8 +24,8 @@ from anchorline.cli.values import (
 
 Config = TypeVar("Config")
 
-MACHINE_DEFAULTS = {"cache_ram_bytes": "a quarter of the free RAM"}
-"""Settings whose default depends on the machine; their option is None until ``cli`` resolves it."""
+MACHINE_DEFAULTS = {"cache_ram_bytes": "a quarter of the free RAM", "pin_budget_bytes": "50%"}
+"""Settings whose default depends on the machine, or on another; their option is None until ``cli`` resolves it."""
 
 SPECIAL_TYPES: dict[str, click.ParamType[Any]] = {
     "gpu_layers": GpuLayersType(),
@@ -33,6 +34,7 @@ SPECIAL_TYPES: dict[str, click.ParamType[Any]] = {
     "override_tensor": TensorOverrideType(),
     "override_metadata": MetadataOverrideType(),
     "lora": AdapterType(),
+    "pin_budget_bytes": SizeOrShareType(maximum_bytes=1 << 44),
 }
 ONE_LIST = frozenset({"tensor_split", "devices"})
 """Settings that are one list; given twice, the last holds."""

@@ -97,6 +97,9 @@ def settings_from(values: dict[str, Any]) -> Settings:
     values = dict(values)
     if values["cache_ram_bytes"] is None:
         values["cache_ram_bytes"] = machine.default_cache_bytes()
+    pin_budget = values["pin_budget_bytes"]
+    if isinstance(pin_budget, float):
+        values["pin_budget_bytes"] = int(pin_budget * values["cache_ram_bytes"])
     values["threads"] = values["threads"] or machine.physical_cores()
     values["threads_batch"] = values["threads_batch"] or values["threads"]
     engine = build(EngineConfig, values)

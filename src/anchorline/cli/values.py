@@ -60,6 +60,22 @@ class SizeType(click.ParamType[int]):
         return nbytes
 
 
+class SizeOrShareType(click.ParamType[int | float]):
+    """A number of bytes up to a limit, or a percentage, given as a fraction (a float)."""
+
+    name = "size or percentage"
+
+    def __init__(self, *, maximum_bytes: int) -> None:
+        self.size = SizeType(minimum_bytes=0, maximum_bytes=maximum_bytes)
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int | float:
+        text = str(value).strip()
+        if not text.endswith("%"):
+            return self.size.convert(value, param, ctx)
+        percent = FiniteFloatType(min=0, max=100).convert(text.removesuffix("%").strip(), param, ctx)
+        return percent / 100
+
+
 class FiniteFloatType(click.FloatRange):
     """A number between two limits (None: no limit), but neither infinite nor NaN, which no limit would refuse."""
 

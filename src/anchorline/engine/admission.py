@@ -79,6 +79,8 @@ class Admission:
         stream.hold = self._hold(stream, plan, started)
         if stream.hold is not None:
             return Outcome.HELD
+        if self.cache is not None:
+            self.cache.pinning.use(stream.call.prompt, match)
         source = None if plan.sequence is None else self.pool[plan.sequence]
         if not self._make_room(stream, plan, source, import_end=self._import_end(match, plan)):
             return Outcome.NO_ROOM

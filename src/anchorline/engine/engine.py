@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Iterator
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from queue import Empty, SimpleQueue
+from typing import TypeVar
 
 from anchorline.cache.prefix_cache import PrefixCache
 from anchorline.config import EngineConfig
+from anchorline.engine.commands import Asked, Command
 from anchorline.engine.loop import EngineLoop
 from anchorline.engine.memory import CHECK_SECONDS, MemoryWatch, ReadMemory
 from anchorline.engine.request import GenerationRequest, ReplyConsumer
@@ -19,6 +23,8 @@ from anchorline.errors import ConfigError, EngineFailure, PromptTooLong, QueueFu
 from anchorline.llama.interface import Runtime, SamplingParams
 
 log = logging.getLogger("anchorline.engine")
+
+T = TypeVar("T")
 
 RETRY_AFTER_SECONDS_MAX = 60
 STATS_SECONDS = 0.5
@@ -34,7 +40,10 @@ class _Stop:
     """Ends the loop."""
 
 
-def make_cache(config: EngineConfig, runtime: Runtime) -> PrefixCache | None:
+_Incoming = Call | Asked | _Cancel | _Stop
+
+
+def make_cache(config: EngineConfig, runtime: Runtime, clock: Clock) -> PrefixCache | None:
     """The cache that ``config`` asks for, or None when it is off.
 
     What a fork copies through comes out of the same budget. Raises ConfigError when the system cannot reserve it.
@@ -42,12 +51,16 @@ def make_cache(config: EngineConfig, runtime: Runtime) -> PrefixCache | None:
     if not config.cache:
         return None
     limits = runtime.limits
+    budget_bytes = config.cache_ram_bytes - limits.fork_bytes
     return PrefixCache(
         runtime.capabilities,
-        budget_bytes=config.cache_ram_bytes - limits.fork_bytes,
+        budget_bytes=budget_bytes,
+        pin_budget_bytes=budget_bytes // 2 if config.pin_budget_bytes is None else config.pin_budget_bytes,
+        max_pins=config.max_pins,
         exact=config.exact,
         batch_tokens=limits.batch_tokens,
         bytes_per_token=limits.bytes_per_token,
+        clock=clock,
     )
 
 
@@ -86,11 +99,11 @@ class Engine:
         self._config = config
         self._clock = clock
         self._cache_fault = check_cache(runtime) if config.cache else None
-        self._cache = make_cache(config, runtime) if self._cache_fault is None else None
+        self._cache = make_cache(config, runtime, clock) if self._cache_fault is None else None
         self.capabilities = runtime.capabilities
         self._loop = EngineLoop(runtime, config, self._cache, clock)
         self._watch = MemoryWatch(self._cache, read_memory, clock) if self._cache and read_memory else None
-        self._inbox: SimpleQueue[Call | _Cancel | _Stop] = SimpleQueue()
+        self._inbox: SimpleQueue[_Incoming] = SimpleQueue()
         self._lock = threading.Lock()
         self._open: dict[str, Call] = {}
         self._call_seconds = 1.0
@@ -152,6 +165,15 @@ class Engine:
         """End a call at the next step; its consumer gets Cancelled. Unknown ids are ignored."""
         self._inbox.put(_Cancel(request_id))
 
+    def ask(self, command: Command[T]) -> Future[T]:
+        """The answer to ``command``, once it was carried out between two steps. Raises EngineFailure."""
+        answer: Future[T] = Future()
+        with self._lock:
+            if self._failure is not None:
+                raise self._failure
+            self._inbox.put(Asked(command, answer))
+        return answer
+
     def close(self) -> None:
         """Fail the open calls, end the thread and free the runtime. Idempotent."""
         if self._thread.is_alive():
@@ -175,12 +197,17 @@ class Engine:
         for call in open_calls:
             call.close()
             call.fail(error, self._clock())
+        while not self._inbox.empty():  # nothing comes in any more
+            left = self._inbox.get()
+            if isinstance(left, Asked):
+                left.fail(error)
 
     def _serve(self) -> None:
         published = self._clock()
         while True:
-            commands = self._commands()
-            for command in commands:
+            came = False
+            for command in self._commands():
+                came = True
                 if isinstance(command, _Stop):
                     return
                 self._handle(command)
@@ -190,23 +217,28 @@ class Engine:
             for call in ended:
                 self._close_call(call)
             now = self._clock()
-            if commands or ended or not self._loop.has_work or now - published >= STATS_SECONDS:
+            if came or ended or not self._loop.has_work or now - published >= STATS_SECONDS:
                 self._stats, published = self._snapshot(), now
 
-    def _commands(self) -> list[Call | _Cancel | _Stop]:
-        """What came in; waits for it when there is nothing to do but to look at the memory now and then."""
-        commands: list[Call | _Cancel | _Stop] = []
+    def _commands(self) -> Iterator[_Incoming]:
+        """What came in; waits for it when there is nothing to do but to look at the memory now and then.
+
+        What is not taken stays in the inbox.
+        """
         waits = not self._loop.has_work
         while True:
             try:
-                commands.append(self._inbox.get(waits, None if self._watch is None else CHECK_SECONDS))
+                yield self._inbox.get(waits, None if self._watch is None else CHECK_SECONDS)
             except Empty:
-                return commands
+                return
             waits = False
 
-    def _handle(self, command: Call | _Cancel) -> None:
+    def _handle(self, command: Call | Asked | _Cancel) -> None:
         if isinstance(command, Call):
             self._loop.open(command)
+            return
+        if isinstance(command, Asked):
+            command.perform(self._loop)
             return
         call = self._open.get(command.request_id)
         if call is not None:
@@ -255,8 +287,10 @@ class Engine:
             host_tokens=cache.tree.kept_tokens,
             host_states=cache.tree.states,
             host_state_bytes=cache.tree.state_bytes,
+            pin_budget_bytes=cache.pins.limit_bytes,
             pinned_bytes=cache.pins.pinned_bytes,
             pins=len(cache.pins),
-            pins_released=cache.pins.released,
+            pins_ended=cache.pins.ended.copy(),
+            pins_refused=cache.pins.refused.copy(),
             cache=cache.counters.copy(),
         )

@@ -70,6 +70,16 @@ class EngineLoop:
     def pending_saves(self) -> int:
         return len(self._saver)
 
+    def finish_saves(self) -> None:
+        """Keep now what finished sequences still have to keep."""
+        self._saver.flush_all()
+
+    def forget_idle(self, tenant: str) -> None:
+        """Drop a tenant's finished sequences; what is not saved of them is lost."""
+        for live in self.pool.idle():
+            if live.prompt.tenant == tenant:
+                self._forget(live)
+
     # -- inbox --------------------------------------------------------------------------------
 
     def open(self, call: Call) -> None:
@@ -92,6 +102,8 @@ class EngineLoop:
 
     def step(self) -> list[Call]:
         """Do one round of work; the calls that ended in it."""
+        if self.cache is not None:
+            self.cache.expire_pins()
         self._admit()
         ended: list[Call] = []
         work = self._schedule()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 
 from anchorline.cache.storage import CacheCounters
@@ -38,8 +39,12 @@ class EngineStats:
     host_states: int = 0
     host_state_bytes: int = 0
     """Part of ``host_used_bytes``; the rest is rows."""
+    pin_budget_bytes: int = 0
     pinned_bytes: int = 0
     pins: int = 0
-    pins_released: int = 0
+    pins_ended: Counter[str] = field(default_factory=Counter)
+    """Pins that are gone, by reason (``PinEnd``). A copy."""
+    pins_refused: Counter[str] = field(default_factory=Counter)
+    """Pins that were not made, by reason (``PinRefusal``). A copy."""
     cache: CacheCounters = field(default_factory=CacheCounters)
     """A copy, never changed."""

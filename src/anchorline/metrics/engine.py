@@ -40,6 +40,7 @@ _GAUGES = (
     _Declared("host_tokens", "host_tokens", "Tokens of the segments in the host tier, shared ones counted once."),
     _Declared("host_states", "host_states", "States of stateful models in the host tier."),
     _Declared("host_state_bytes", "host_state_bytes", "Bytes of states; the rest of the host tier is rows."),
+    _Declared("pin_budget_bytes", "pin_budget_bytes", "Bytes that pins may hold (--pin-budget)."),
     _Declared("pinned_bytes", "pinned_bytes", "Bytes of pinned segments."),
     _Declared("pins", "pins", "Pins held."),
 )
@@ -58,7 +59,6 @@ _COUNTERS = (
     _Declared("restore_failures", "cache.restore_failures", "Restores refused by llama.cpp and recomputed."),
     _Declared("pressure_episodes", "cache.pressure_episodes", "Times that the machine's memory ran short."),
     _Declared("pressure_bytes", "cache.pressure_bytes", "Bytes given up for want of the machine's memory."),
-    _Declared("pins_released", "pins_released", "Pins given up because pins exceeded their bound."),
 )
 
 
@@ -83,6 +83,8 @@ class EngineCollector(Collector):
             yield CounterMetricFamily(f"anchorline_{counter.name}", counter.help, value=value)
         yield _by_reason("unsaved_cuts", "Cuts that were not saved, by reason.", stats.cache.unsaved)
         yield _by_reason("unmerged_chains", "Failed attempts to shorten a chain, by reason.", stats.cache.unmerged)
+        yield _by_reason("pins_ended", "Pins that are gone, by reason.", stats.pins_ended)
+        yield _by_reason("pins_refused", "Pins that were not made, by reason.", stats.pins_refused)
 
 
 def _by_reason(name: str, help: str, counts: Mapping[str, int]) -> CounterMetricFamily:
