@@ -10,12 +10,15 @@ import json
 import threading
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 import numpy as np
 
 from anchorline.cache.prompt import Prompt
 from anchorline.cache.storage import CacheCounters
+from anchorline.engine.commands import Command, PinAnchor
 from anchorline.engine.request import (
     CallReport,
     FinishReason,
@@ -26,8 +29,10 @@ from anchorline.engine.request import (
     SampledToken,
 )
 from anchorline.engine.stats import EngineStats
-from anchorline.errors import AnchorlineError, Cancelled, EngineFailure, QueueFull, RequestError
+from anchorline.errors import AnchorlineError, Cancelled, Conflict, EngineFailure, QueueFull, RequestError
 from anchorline.llama.interface import SamplingParams, TokenArray, TokenLogprob
+
+T = TypeVar("T")
 
 CONTROL = {"<|im_start|>": 256, "<|im_end|>": 257, "<|bos|>": 258}
 
@@ -85,6 +90,8 @@ class StandInEngine:
     submitted: list[GenerationRequest] = field(default_factory=list)
     cancelled: list[str] = field(default_factory=list)
     finished: list[str] = field(default_factory=list)
+    keeps: bool = False
+    """Whether anchors can be prefilled."""
 
     def __post_init__(self) -> None:
         self.alive = True
@@ -146,6 +153,15 @@ class StandInEngine:
         with self._changed:
             assert self._changed.wait_for(lambda: request_id in self.finished, timeout=30)
 
+    def ask(self, command: Command[T]) -> Future[T]:
+        """It says that no anchor is there yet, or that it keeps nothing."""
+        answer: Future[Any] = Future()
+        if self.keeps and isinstance(command, PinAnchor):
+            answer.set_result(None)
+        else:
+            answer.set_exception(Conflict("the server keeps nothing: its cache is off", code="cache_off"))
+        return answer
+
     def stats(self) -> EngineStats:
         return EngineStats(
             alive=self.alive,
@@ -164,7 +180,9 @@ class StandInEngine:
             host_segments=8,
             pinned_bytes=9,
             pins=1,
-            pins_released=18,
+            pin_budget_bytes=23,
+            pins_ended=Counter(expired=18),
+            pins_refused=Counter(over_budget=24),
             cache=CacheCounters(
                 restored_bytes=11,
                 exported_bytes=12,
@@ -199,6 +217,9 @@ class StandInEngine:
         script, generated = self.script, 0
         if request.on_admitted is not None:
             request.on_admitted(self._report(request, 0))
+        if request.max_tokens == 0 and not self._may_go_on(request.id):  # a prefill pauses as a whole
+            consumer.on_error(Cancelled("cancelled"), self._report(request, 0))
+            return
         for choice in range(request.choices):
             reason = FinishReason.STOP
             for position, token in enumerate(self._tokens(request, choice)):

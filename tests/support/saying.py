@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from concurrent.futures import Future
 from dataclasses import replace
+from typing import TypeVar
 
+from anchorline.engine.commands import Command
 from anchorline.engine.request import GenerationRequest, ReplyConsumer
 from anchorline.engine.stats import EngineStats
 from anchorline.llama.interface import SamplingParams, TokenArray
 from anchorline.server.state import EngineFace, ServerState
+
+T = TypeVar("T")
 
 
 class _Said:
@@ -70,6 +75,9 @@ class SayingEngine:
 
     def cancel(self, request_id: str) -> None:
         self._engine.cancel(request_id)
+
+    def ask(self, command: Command[T]) -> Future[T]:
+        return self._engine.ask(command)
 
     def stats(self) -> EngineStats:
         return self._engine.stats()

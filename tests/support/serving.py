@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from anchorline.cli.serve import Settings, reply_format_of, sequences_for, state_of
 from anchorline.config import ContextConfig, EngineConfig, ModelConfig, ServerConfig
 from anchorline.engine.engine import Engine
+from anchorline.engine.stream import Clock
 from anchorline.llama.model import Model
 from anchorline.llama.runtime import LlamaRuntime
 from anchorline.prompt.select import select_template, template_tokens
@@ -34,10 +35,11 @@ def serving(
     server: ServerConfig | None = None,
     rules: Sequence[Rule] | None = None,
     adapt: Callable[[ServerState], ServerState] = lambda state: state,
+    clock: Clock = time.monotonic,
 ) -> Iterator[LiveServer]:
     """A live server on ``model``; it computes on one thread and ends with the block.
 
-    ``adapt`` may put something of the test's in the place of a part.
+    ``adapt`` may put something of the test's in the place of a part; ``clock`` is the engine's.
     """
     settings = Settings(
         model=ModelConfig(model=model.info.name),
@@ -47,7 +49,7 @@ def serving(
     )
     selected = select_template(settings.server.chat_template, model.info, tokens=template_tokens(model.tokenizer))
     runtime = LlamaRuntime(model, settings.context, sequences=sequences_for(engine_config), owns_model=False)
-    engine = Engine(runtime, engine_config, clock=time.monotonic)
+    engine = Engine(runtime, engine_config, clock=clock)
     engine.start()
     try:
         reply_format = reply_format_of(settings.server, selected, model.tokenizer)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,6 +10,7 @@ from anchorline.errors import (
     AnchorlineError,
     BodyTooLarge,
     Cancelled,
+    Conflict,
     EngineFailure,
     NotFound,
     QueueFull,
@@ -26,9 +28,12 @@ class ApiError:
     param: str | None = None
     code: str | None = None
     headers: dict[str, str] = field(default_factory=dict)
+    details: Mapping[str, object] = field(default_factory=dict)
+    """Members of the error object beside OpenAI's."""
 
     def body(self) -> dict[str, Any]:
-        return {"error": {"message": self.message, "type": self.type, "param": self.param, "code": self.code}}
+        told = {"message": self.message, "type": self.type, "param": self.param, "code": self.code}
+        return {"error": {**told, **self.details}}
 
 
 def api_error(error: AnchorlineError) -> ApiError:
@@ -38,6 +43,8 @@ def api_error(error: AnchorlineError) -> ApiError:
         return ApiError(status=413, message=message, code="body_too_large")
     if isinstance(error, NotFound):
         return ApiError(status=404, message=message, param=error.field, code=error.code)
+    if isinstance(error, Conflict):
+        return ApiError(status=409, message=message, type="conflict_error", code=error.code, details=error.details)
     if isinstance(error, RequestError):
         return ApiError(status=400, message=message, param=error.field, code=error.code)
     if isinstance(error, QueueFull):

@@ -170,7 +170,7 @@ def _with_cors(send: Send, origin: str) -> Send:
 
 def _preflight(headers: Headers) -> Response:
     answer = {
-        "access-control-allow-methods": "GET, POST, DELETE, OPTIONS",
+        "access-control-allow-methods": "GET, POST, PATCH, DELETE, OPTIONS",
         "access-control-allow-headers": headers.get("access-control-request-headers", "authorization, content-type"),
         "access-control-max-age": "600",
     }

@@ -10,6 +10,7 @@ from starlette.routing import Route
 
 from anchorline.errors import AnchorlineError
 from anchorline.server.access import AccessGuard
+from anchorline.server.anchors import AnchorRoutes
 from anchorline.server.edge import Edge, on_anchorline_error, on_client_disconnect, on_http_error
 from anchorline.server.generate import generation_endpoint
 from anchorline.server.messages import count_tokens_endpoint, prepare_messages
@@ -47,6 +48,7 @@ def _routes(state: ServerState) -> list[Route]:
     """
     rest = Routes(state)
     responses = ResponseRoutes(state)
+    anchors = AnchorRoutes(state)
     create_response = generation_endpoint(state, prepare_response)
     chat = generation_endpoint(state, prepare_chat)
     completion = generation_endpoint(state, prepare_completion)
@@ -73,6 +75,12 @@ def _routes(state: ServerState) -> list[Route]:
         Route("/v1/props", rest.props, methods=["GET"]),
         Route("/api/show", rest.show, methods=["POST"]),
         Route("/metrics", rest.metrics, methods=["GET"]),
+        Route("/cache", anchors.statistics, methods=["GET"]),
+        Route("/cache/anchors", anchors.index, methods=["GET"]),
+        Route("/cache/anchors", anchors.create, methods=["POST"]),
+        Route("/cache/anchors/{id}", anchors.change, methods=["PATCH"]),
+        Route("/cache/anchors/{id}", anchors.delete, methods=["DELETE"]),
+        Route("/cache/clear", anchors.clear, methods=["POST"]),
         Route("/tokenize", rest.tokenize, methods=["POST"]),
         Route("/detokenize", rest.detokenize, methods=["POST"]),
         Route("/apply-template", rest.apply_template, methods=["POST"]),

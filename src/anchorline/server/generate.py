@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable, Iterator
 
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
@@ -18,12 +17,11 @@ from anchorline.output.reply import Reply
 from anchorline.server.body import read_body
 from anchorline.server.bridge import EventBridge
 from anchorline.server.caller import Caller, tenant_of
+from anchorline.server.leaving import left, while_connected
 from anchorline.server.log import call_line, ended_line, error_line, logger
 from anchorline.server.prepare import Prepare, PreparedCall
 from anchorline.server.responses import SHUTTING_DOWN, json_response
 from anchorline.server.state import ServerState
-
-T = TypeVar("T")
 
 CLIENT_CLOSED = 499
 """Status recorded for a request whose client left; nobody reads it."""
@@ -35,30 +33,11 @@ def generation_endpoint(state: ServerState, prepare: Prepare) -> Callable[[Reque
     async def endpoint(request: Request) -> Response:
         caller = Caller(received_seconds=state.monotonic(), tenant=tenant_of(request, state.config))
         raw = await read_body(request, limits=state.config.limits)
-        call = await _while_connected(request, state.prepare(lambda: prepare(raw, state, caller)))
+        call = await while_connected(request, state.prepare(lambda: prepare(raw, state, caller)))
         request.scope["anchorline.id"] = call.request.id
         return GenerationResponse(state, call)
 
     return endpoint
-
-
-async def _while_connected(request: Request, preparing: Coroutine[Any, Any, T]) -> T:
-    """What ``preparing`` gives; it is cancelled, and ClientDisconnect raised, when the client leaves first."""
-    task = asyncio.create_task(preparing)
-    leaving = asyncio.create_task(_left(request.receive))
-    try:
-        await asyncio.wait((task, leaving), return_when=asyncio.FIRST_COMPLETED)
-        if not task.done():
-            raise ClientDisconnect
-        return task.result()
-    finally:
-        task.cancel()
-        leaving.cancel()
-
-
-async def _left(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
 
 
 class GenerationResponse(Response):
@@ -110,7 +89,7 @@ class GenerationResponse(Response):
                     bridge.leave(self._account)
 
     async def _watch(self, receive: Receive, bridge: EventBridge) -> None:
-        await _left(receive)
+        await left(receive)
         if not bridge.ended:
             self._state.engine.cancel(self._call.request.id)
             bridge.disconnect()

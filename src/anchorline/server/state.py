@@ -7,6 +7,7 @@ import secrets
 import string
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -16,6 +17,7 @@ from anchorline.api.responses_store import ResponseStore
 from anchorline.cache.prompt import Prompt
 from anchorline.config import ServerConfig
 from anchorline.constraint.compiler import ConstraintCompiler
+from anchorline.engine.commands import Command
 from anchorline.engine.request import GenerationRequest, ReplyConsumer
 from anchorline.engine.stats import EngineStats
 from anchorline.llama.interface import SamplingParams, Tokenizer
@@ -98,6 +100,10 @@ class EngineFace(Protocol):
 
     def cancel(self, request_id: str) -> None:
         """Stop a request and free what it holds. Idempotent; unknown ids are ignored."""
+        ...
+
+    def ask(self, command: Command[T]) -> Future[T]:
+        """The answer to a command that the engine carries out between two steps. Raises EngineFailure."""
         ...
 
     def stats(self) -> EngineStats: ...

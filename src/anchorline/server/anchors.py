@@ -1,0 +1,142 @@
+"""The endpoints under ``/cache``: what is kept, and what shall be (docs/pins.md)."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import Future
+from typing import TypeVar
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from anchorline.api.anchors import (
+    anchor_list,
+    anchor_object,
+    anchor_position,
+    cache_object,
+    cleared,
+    deleted_anchor,
+    made_anchor,
+    parse_anchor,
+    parse_change,
+    parse_clear,
+)
+from anchorline.cache.pinning import AnchorOrder
+from anchorline.cache.prompt import DEFAULT_TENANT
+from anchorline.engine.commands import ChangePin, ClearCache, Command, ListPins, PinAnchor, RemovePin
+from anchorline.engine.request import CallReport, FinishReason, GenerationRequest, SampledToken
+from anchorline.errors import AnchorlineError
+from anchorline.llama.interface import SamplingParams
+from anchorline.server.body import read_body
+from anchorline.server.caller import Caller, tenant_of
+from anchorline.server.leaving import while_connected
+from anchorline.server.log import call_line, ended_line, logger
+from anchorline.server.prepare import build_chat
+from anchorline.server.responses import json_response
+from anchorline.server.state import ServerState
+
+T = TypeVar("T")
+
+
+class AnchorRoutes:
+    """Handlers bound to one server's state."""
+
+    def __init__(self, state: ServerState) -> None:
+        self._state = state
+
+    async def statistics(self, request: Request) -> Response:
+        return json_response(cache_object(self._state.engine.stats()))
+
+    async def index(self, request: Request) -> Response:
+        return json_response(anchor_list(await self._ask(ListPins(tenant=DEFAULT_TENANT))))
+
+    async def create(self, request: Request) -> Response:
+        """Prefill and pin; a client that leaves ends that."""
+        state = self._state
+        caller = Caller(received_seconds=state.monotonic(), tenant=tenant_of(request))
+        raw = await self._body(request)
+        return await while_connected(request, self._create(raw, caller))
+
+    async def change(self, request: Request) -> Response:
+        asked = parse_change(await self._body(request), limits=self._state.config.limits)
+        id = request.path_params["id"]
+        change = ChangePin(tenant=DEFAULT_TENANT, id=id, name=asked.name, lifetime=asked.lifetime)
+        return json_response(anchor_object(await self._ask(change)))
+
+    async def delete(self, request: Request) -> Response:
+        id = request.path_params["id"]
+        await self._ask(RemovePin(tenant=DEFAULT_TENANT, id=id))
+        return json_response(deleted_anchor(id))
+
+    async def clear(self, request: Request) -> Response:
+        pins = parse_clear(await self._body(request))
+        return json_response(cleared(await self._ask(ClearCache(tenant=DEFAULT_TENANT, pins=pins))))
+
+    async def _body(self, request: Request) -> bytes:
+        return await read_body(request, limits=self._state.config.limits)
+
+    async def _ask(self, command: Command[T]) -> T:
+        return await asyncio.wrap_future(self._state.engine.ask(command))
+
+    async def _create(self, raw: bytes, caller: Caller) -> Response:
+        order = await self._state.prepare(lambda: self._order(raw, caller))
+        made = await self._ask(PinAnchor(order=order, prefilled=False))
+        report = None
+        if made is None:
+            report = await self._prefill(order, caller)
+            made = await self._ask(PinAnchor(order=order, prefilled=True))
+            assert made is not None, "it is pinned, or refused with an error"
+        return json_response(made_anchor(made, report))
+
+    def _order(self, raw: bytes, caller: Caller) -> AnchorOrder:
+        call = parse_anchor(raw, limits=self._state.config.limits)
+        prompt = build_chat(call.prompt, self._state.prompts, tenant=caller.tenant).prompt
+        return AnchorOrder(
+            prompt=prompt,
+            position=anchor_position(prompt, call.messages),
+            name=call.name,
+            ttl_seconds=call.ttl_seconds,
+        )
+
+    async def _prefill(self, order: AnchorOrder, caller: Caller) -> CallReport:
+        """Prefill up to the anchor and no further. Raises what a call raises."""
+        state = self._state
+        request = GenerationRequest(
+            id=f"anchor-{state.new_id()}",
+            prompt=order.prompt.up_to(order.position),
+            sampling=SamplingParams(),
+            max_tokens=0,
+            received_seconds=caller.received_seconds,
+        )
+        prefill = _Prefill()
+        state.engine.submit(request, prefill)
+        try:
+            report = await asyncio.wrap_future(prefill.report)
+        except asyncio.CancelledError:
+            state.engine.cancel(request.id)
+            state.metrics.cancelled.inc()
+            logger.info(ended_line(request.id, status="cancelled", report=None))
+            raise
+        state.metrics.count_call(report)
+        logger.info(call_line(report))
+        return report
+
+
+class _Prefill:
+    """The consumer of a call without a reply."""
+
+    def __init__(self) -> None:
+        self.report: Future[CallReport] = Future()
+        self.report.set_running_or_notify_cancel()  # whoever waits may leave; the engine's answer is taken all the same
+
+    def on_token(self, choice: int, token: SampledToken) -> bool:
+        raise AssertionError("nothing is generated")
+
+    def on_finish(self, choice: int, reason: FinishReason) -> None:
+        """Nothing is told before the report comes."""
+
+    def on_done(self, report: CallReport) -> None:
+        self.report.set_result(report)
+
+    def on_error(self, error: AnchorlineError, report: CallReport | None) -> None:
+        self.report.set_exception(error)
