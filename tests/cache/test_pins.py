@@ -170,7 +170,7 @@ def test_orders_for_one_pin_never_make_it_weaker_nor_its_time_shorter(wood: Wood
     wood.pin("it", EXPLICIT, segment)
     wood.pin("it", BREAKPOINT, segment, ttl=300)
     wood.pin("it", HEAD, segment)
-    assert (pin.kind, pin.ttl_seconds) == (EXPLICIT, None)
+    assert [(pin.kind, pin.ttl_seconds) for pin in wood.pins.of("us")] == [(EXPLICIT, None)]
     assert segment.pins == 1
 
 
