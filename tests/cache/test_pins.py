@@ -5,12 +5,15 @@ from __future__ import annotations
 import pytest
 
 from anchorline.cache.pins import Pin, PinEnd, PinKind, PinOrder, PinRefusal, Pins
+from anchorline.cache.prompt import Owners
 from anchorline.cache.rows import Rows, State
 from anchorline.cache.tree import Absence, Segment, SegmentTree
 from tests.support.fake_runtime import tokens_of
 
 HEAD, BREAKPOINT, CONVERSATION, EXPLICIT = PinKind
 BYTES_PER_TOKEN = 10
+
+OWNERS = Owners("us", common_tokens=0)
 
 
 class Wood:
@@ -25,7 +28,7 @@ class Wood:
         history = [id for id in ids for _ in range(10)]
         node = self.tree.root
         for end in range(10, len(history) + 1, 10):
-            (node,) = self.tree.descend(tokens_of(history), end, from_node=node)
+            (node,) = self.tree.descend(tokens_of(history), end, OWNERS, from_node=node)
             if node.rows is None:
                 self.tree.keep(node, Rows(memoryview(bytes(10 * BYTES_PER_TOKEN)), end - 10, end, lambda: None))
         if state_bytes:

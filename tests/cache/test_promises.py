@@ -155,7 +155,7 @@ class Promises(RuleBasedStateMachine):
 
     @rule()
     def clear(self) -> None:
-        self.cache.clear()
+        self.cache.clear(DEFAULT_TENANT)
 
     @precondition(lambda self: not self.saving and self.cache.tree.kept)
     @rule(pick=st.integers(0, 100))

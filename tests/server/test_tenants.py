@@ -188,6 +188,25 @@ def test_a_shared_head_is_restored_and_nothing_behind_it(
         assert longer["cache_n"] == 0
 
 
+def test_anchors_are_those_of_a_key_and_a_salt(url: str) -> None:
+    anchor = {"messages": messages()[:1]}
+    query: list[dict[str, str]] = [{}, {"cache_salt": "a"}]
+    with httpx.Client(base_url=url, headers=bearer(KEYS[0]), timeout=60) as ann:
+        ids = [ann.post("/cache/anchors", json=anchor | salt).json()["id"] for salt in query]
+        listed = [[pin["id"] for pin in ann.get("/cache/anchors", params=salt).json()["data"]] for salt in query]
+        assert listed == [[ids[0]], [ids[1]]]
+        assert ann.delete(f"/cache/anchors/{ids[1]}").status_code == 404
+        with httpx.Client(base_url=url, headers=bearer(KEYS[1]), timeout=60) as ben:
+            assert ben.get("/cache/anchors").json()["data"] == []
+            assert ben.delete(f"/cache/anchors/{ids[0]}").status_code == 404
+            assert ben.post("/cache/clear", json={"pins": True}).json() == {"freed_bytes": 0, "kept_bytes": 0}
+        assert ask(url)["cache_n"] >= head_tokens(url)
+        assert ann.post("/cache/clear", params=query[1], json={"pins": True}).json()["kept_bytes"] == 0
+        assert [pin["id"] for pin in ann.get("/cache/anchors").json()["data"]] == [ids[0]]
+        too_long = ann.get("/cache/anchors", params={"cache_salt": "a" * 300})
+        assert (too_long.status_code, too_long.json()["error"]["param"]) == (400, "cache_salt")
+
+
 def test_neither_log_nor_metrics_name_a_tenant(url: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     ask(url, cache_salt="pepper")

@@ -21,8 +21,8 @@ from anchorline.api.anchors import (
     parse_change,
     parse_clear,
 )
+from anchorline.api.options import check_cache_salt
 from anchorline.cache.pinning import AnchorOrder
-from anchorline.cache.prompt import DEFAULT_TENANT
 from anchorline.engine.commands import ChangePin, ClearCache, Command, ListPins, PinAnchor, RemovePin
 from anchorline.engine.request import CallReport, FinishReason, GenerationRequest, SampledToken
 from anchorline.errors import AnchorlineError
@@ -34,6 +34,7 @@ from anchorline.server.log import call_line, ended_line, logger
 from anchorline.server.prepare import build_chat
 from anchorline.server.responses import json_response
 from anchorline.server.state import ServerState
+from anchorline.server.tenants import cache_tenant, owned
 
 T = TypeVar("T")
 
@@ -48,29 +49,35 @@ class AnchorRoutes:
         return json_response(cache_object(self._state.engine.stats()))
 
     async def index(self, request: Request) -> Response:
-        return json_response(anchor_list(await self._ask(ListPins(tenant=DEFAULT_TENANT))))
+        return json_response(anchor_list(await self._ask(ListPins(tenant=self._tenant(request)))))
 
     async def create(self, request: Request) -> Response:
         """Prefill and pin; a client that leaves ends that."""
         state = self._state
-        caller = Caller(received_seconds=state.monotonic(), tenant=tenant_of(request))
+        caller = Caller(received_seconds=state.monotonic(), tenant=tenant_of(request, state.config))
         raw = await self._body(request)
         return await while_connected(request, self._create(raw, caller))
 
     async def change(self, request: Request) -> Response:
         asked = parse_change(await self._body(request), limits=self._state.config.limits)
         id = request.path_params["id"]
-        change = ChangePin(tenant=DEFAULT_TENANT, id=id, name=asked.name, lifetime=asked.lifetime)
+        change = ChangePin(tenant=self._tenant(request), id=id, name=asked.name, lifetime=asked.lifetime)
         return json_response(anchor_object(await self._ask(change)))
 
     async def delete(self, request: Request) -> Response:
         id = request.path_params["id"]
-        await self._ask(RemovePin(tenant=DEFAULT_TENANT, id=id))
+        await self._ask(RemovePin(tenant=self._tenant(request), id=id))
         return json_response(deleted_anchor(id))
 
     async def clear(self, request: Request) -> Response:
         pins = parse_clear(await self._body(request))
-        return json_response(cleared(await self._ask(ClearCache(tenant=DEFAULT_TENANT, pins=pins))))
+        return json_response(cleared(await self._ask(ClearCache(tenant=self._tenant(request), pins=pins))))
+
+    def _tenant(self, request: Request) -> str:
+        """Whose pins a request without a prompt is about; its salt is in the query. Raises RequestError."""
+        config = self._state.config
+        salt = check_cache_salt(request.query_params.get("cache_salt"), limits=config.limits)
+        return cache_tenant(tenant_of(request, config), salt, config=config)
 
     async def _body(self, request: Request) -> bytes:
         return await read_body(request, limits=self._state.config.limits)
@@ -92,7 +99,7 @@ class AnchorRoutes:
         call = parse_anchor(raw, limits=self._state.config.limits)
         prompt = build_chat(call.prompt, self._state.prompts, tenant=caller.tenant).prompt
         return AnchorOrder(
-            prompt=prompt,
+            prompt=owned(prompt, caller.tenant, call.prompt.cache_salt, config=self._state.config),
             position=anchor_position(prompt, call.messages),
             name=call.name,
             ttl_seconds=call.ttl_seconds,
