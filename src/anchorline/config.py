@@ -284,6 +284,9 @@ class Limits:
     )
     messages: int = setting(4096, "--max-messages", "Most messages in a request.", minimum=1, maximum=1 << 20)
     tools: int = setting(1024, "--max-tools", "Most tools in a request.", minimum=0, maximum=1 << 16)
+    cache_key_characters: int = setting(
+        512, "--max-cache-key", "Longest prompt_cache_key, in characters.", minimum=1, maximum=1 << 16
+    )
     choices: int = setting(8, "--max-choices", "Largest n; never more than --parallel.", minimum=1, maximum=250)
     stop_strings: int = setting(16, "--max-stop-strings", "Most stop strings in a request.", minimum=0, maximum=4096)
     stop_bytes: int = setting(

@@ -102,8 +102,6 @@ def test_calls_are_looked_for_unless_none_are_wanted() -> None:
 def test_what_has_no_effect_here_is_put_up_with() -> None:
     harmless = {
         "user": "u",
-        "prompt_cache_key": "k",
-        "prompt_cache_retention": "24h",
         "safety_identifier": "s",
         "service_tier": "flex",
         "store": True,

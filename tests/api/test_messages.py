@@ -195,23 +195,6 @@ def test_marks_and_strings_do_not_change_the_messages(turns: list[dict[str, Any]
     assert messages_of(*other, system="s") == messages_of(*turns, system=[text("s", cache_control=EPHEMERAL)])
 
 
-@pytest.mark.parametrize(
-    ("fields", "cached"),
-    [
-        ({}, None),
-        ({"cache_control": EPHEMERAL}, 3),
-        ({"system": [text("s", cache_control=EPHEMERAL)]}, 1),
-        ({"tools": [FIND | {"cache_control": EPHEMERAL}]}, 1),
-        ({"messages": [{"role": "user", "content": [text("a", cache_control=EPHEMERAL)]}, USER]}, 2),
-        ({"messages": [{"role": "user", "content": [result("a", content=[text("a", cache_control=EPHEMERAL)])]}]}, 2),
-        ({"messages": [{"role": "user", "content": [text("a", cache_control=None)]}]}, None),
-    ],
-)
-def test_the_last_breakpoint(fields: dict[str, Any], cached: int | None) -> None:
-    body = {"system": "s", "messages": [USER, USER]} | fields
-    assert call(**body).shape.cached_messages == cached
-
-
 def test_tools_become_functions_and_those_without_a_schema_are_left_out() -> None:
     tools = [
         FIND | {"cache_control": EPHEMERAL, "defer_loading": True},

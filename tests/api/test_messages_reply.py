@@ -18,6 +18,7 @@ from anchorline.api.messages import ReplyShape, parse_messages
 from anchorline.api.messages_reply import MessagesWriter, usage_of
 from anchorline.api.messages_thinking import hidden_thinking, signature
 from anchorline.api.reply import ReplyHead
+from anchorline.cache.prompt import PinWish
 from anchorline.engine.request import CallReport, FinishReason, MissReason
 from anchorline.errors import EngineFailure
 from anchorline.output.events import (
@@ -37,7 +38,9 @@ from tests.server.standin import ByteTokenizer
 GOLDEN = Path(__file__).parent / "golden"
 END = ReplyFinished(REPORT)
 STOP = ChoiceFinished(0, FinishReason.STOP, None)
-SHAPE = ReplyShape(cached_messages=None, shows_thinking=True, warms=False)
+SHAPE = ReplyShape(shows_thinking=True, warms=False)
+FIVE_MINUTES, ONE_HOUR = 300.0, 3600.0
+NOTHING_CREATED = {"ephemeral_5m_input_tokens": 0, "ephemeral_1h_input_tokens": 0}
 ROUND: list[ReplyEvent] = [
     ReasoningDelta(0, "Look "),
     ReasoningDelta(0, "it up."),
@@ -55,7 +58,7 @@ ROUND: list[ReplyEvent] = [
 
 
 def writer(
-    *, max_tokens: int = 4, message_bounds: tuple[int, ...] = (), shape: ReplyShape = SHAPE, **fields: Any
+    *, max_tokens: int = 4, wishes: tuple[PinWish, ...] = (), shape: ReplyShape = SHAPE, **fields: Any
 ) -> MessagesWriter:
     body = {"max_tokens": max_tokens, "messages": [{"role": "user", "content": "hi"}], **fields}
     options = parse_messages(json.dumps(body).encode(), context=CONTEXT).chat.options
@@ -69,7 +72,7 @@ def writer(
         prompt_tokens=30,
         render_seconds=0.001,
         tokenize_seconds=0.002,
-        message_bounds=message_bounds,
+        pin_wishes=wishes,
     )
     return MessagesWriter(head, shape=shape)
 
@@ -164,6 +167,7 @@ def test_a_whole_reply_is_shaped_as_anthropic_has_it() -> None:
         "usage": {
             "input_tokens": 15,
             "cache_creation_input_tokens": 0,
+            "cache_creation": NOTHING_CREATED,
             "cache_read_input_tokens": 15,
             "output_tokens": 4,
         },
@@ -248,23 +252,29 @@ def test_arguments_keep_their_text() -> None:
 
 
 @pytest.mark.parametrize(
-    ("cached_messages", "bounds", "created"),
+    ("wishes", "five_minutes", "one_hour"),
     [
-        (None, (0, 18, 25, 28), 0),  # no breakpoint
-        (1, (0, 18, 25, 28), 3),  # 15 are restored, the first message ends at 18
-        (1, (0, 12, 25, 28), 0),  # restored beyond the breakpoint
-        (0, (16, 18, 25, 28), 1),  # only tools lie before it
-        (3, (0, 18, 25, 28), 13),  # after the last message, not after the generation prompt
-        (3, (0, 18, 25, 30), 14),  # the last token is new in any case
-        (1, (), 14),
+        ((), 0, 0),
+        (((18, FIVE_MINUTES),), 3, 0),  # 15 are restored
+        (((12, FIVE_MINUTES),), 0, 0),  # restored beyond the wish
+        (((10, FIVE_MINUTES), (28, FIVE_MINUTES)), 13, 0),
+        (((30, FIVE_MINUTES),), 14, 0),  # the last token is new in any case
+        (((18, ONE_HOUR),), 0, 3),
+        (((18, ONE_HOUR), (28, FIVE_MINUTES)), 10, 3),
+        (((12, ONE_HOUR), (28, FIVE_MINUTES)), 13, 0),
     ],
 )
-def test_usage_tells_what_lies_before_the_last_breakpoint(
-    cached_messages: int | None, bounds: tuple[int, ...], created: int
+def test_usage_tells_what_lies_before_the_last_wish_of_each_length(
+    wishes: tuple[tuple[int, float], ...], five_minutes: int, one_hour: int
 ) -> None:
-    shape = dataclasses.replace(SHAPE, cached_messages=cached_messages)
-    usage = whole([STOP, END], shape=shape, message_bounds=bounds)["usage"]
+    made = tuple(PinWish(position=position, ttl_seconds=seconds) for position, seconds in wishes)
+    usage = whole([STOP, END], wishes=made)["usage"]
+    created = five_minutes + one_hour
     assert usage["cache_creation_input_tokens"] == created
+    assert usage["cache_creation"] == {
+        "ephemeral_5m_input_tokens": five_minutes,
+        "ephemeral_1h_input_tokens": one_hour,
+    }
     assert usage["cache_read_input_tokens"] == REPORT.restored_tokens
     assert usage["input_tokens"] + created == REPORT.prefilled_tokens
 
@@ -277,6 +287,7 @@ def test_a_stream_opens_with_what_is_known_of_the_prompt() -> None:
         {
             "input_tokens": new,
             "cache_creation_input_tokens": 0,
+            "cache_creation": NOTHING_CREATED,
             "cache_read_input_tokens": restored,
             "output_tokens": 0,
         }
@@ -288,7 +299,7 @@ def test_nothing_is_created_without_a_cache() -> None:
     report: CallReport = dataclasses.replace(
         REPORT, miss=MissReason.OFF, resident_tokens=0, host_tokens=0, prefilled_tokens=30
     )
-    usage = usage_of(report, generated_tokens=4, cached_tokens=30)
+    usage = usage_of(report, generated_tokens=4, wishes=[PinWish(position=30, ttl_seconds=FIVE_MINUTES)])
     assert (usage.input_tokens, usage.cache_creation_input_tokens, usage.cache_read_input_tokens) == (30, 0, 0)
 
 

@@ -11,12 +11,12 @@ import threading
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import numpy as np
 
-from anchorline.cache.prompt import Prompt
+from anchorline.cache.prompt import Cut, CutKind, Prompt
 from anchorline.cache.storage import CacheCounters
 from anchorline.engine.commands import Command, PinAnchor
 from anchorline.engine.request import (
@@ -304,7 +304,7 @@ class StandInPrompt:
 
 
 class StandInPrompts:
-    """Renders a conversation as lines of ``role: content``."""
+    """Renders a conversation as lines of ``role: content``; the only cut is before the generation prompt."""
 
     def __init__(self, tokenizer: ByteTokenizer) -> None:
         self._tokenizer = tokenizer
@@ -331,7 +331,13 @@ class StandInPrompts:
         if template_kwargs:
             lines.insert(0, json.dumps(template_kwargs, sort_keys=True))
         opens = add_generation_prompt and not continue_final
-        return self.text("\n".join([*lines, "assistant:"] if opens else lines))
+        if not opens:
+            return self.text("\n".join(lines))
+        built = self.text("\n".join([*lines, "assistant:"]))
+        generation = Cut(len(built.prompt) - len("assistant:"), CutKind.GENERATION, len(messages) - 1)
+        return replace(
+            built, prompt=replace(built.prompt, cuts=(generation,), message_starts=tuple(0 for _ in messages))
+        )
 
     def text(self, text: str, *, tenant: str = "") -> StandInPrompt:
         if not text:

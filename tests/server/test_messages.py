@@ -56,6 +56,7 @@ async def test_a_whole_reply(here: Site) -> None:
         "usage": {
             "input_tokens": len(b"user: hi\nassistant:") - 12,
             "cache_creation_input_tokens": 0,
+            "cache_creation": {"ephemeral_5m_input_tokens": 0, "ephemeral_1h_input_tokens": 0},
             "cache_read_input_tokens": 12,
             "output_tokens": 12,
         },
@@ -64,7 +65,7 @@ async def test_a_whole_reply(here: Site) -> None:
 
 async def test_the_stream_is_the_golden_transcript(here: Site) -> None:
     here.engine.script.reply = "Héy".encode()
-    response = await post(here, stream=True, system=[{"type": "text", "text": "s", "cache_control": {}}])
+    response = await post(here, stream=True, system="s", cache_control={"type": "ephemeral"})
     assert response.headers["content-type"].startswith("text/event-stream")
     assert response.headers["request-id"].startswith("req_")
     assert response.text == (GOLDEN / "messages.sse").read_text()

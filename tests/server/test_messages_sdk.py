@@ -10,11 +10,12 @@ from typing import Any
 import anthropic
 import pytest
 from anthropic import Anthropic
-from anthropic.types import Message, MessageParam, RawMessageStreamEvent, ToolParam
+from anthropic.types import Message, MessageParam, RawMessageStreamEvent, TextBlockParam, ToolParam
 from pydantic import TypeAdapter
 from starlette.applications import Starlette
 from starlette.routing import Route
 
+from anchorline.cache.prompt import PinWish
 from anchorline.config import ServerConfig
 from anchorline.engine.request import FinishReason
 from anchorline.errors import EngineFailure
@@ -94,6 +95,25 @@ def test_the_raw_events_are_valid(client: Anthropic) -> None:
     ]
     for event in events:
         STRICT.validate_python(event.to_dict(), strict=True)
+
+
+def test_marks_reach_the_cache_and_come_back_as_usage(client: Anthropic, here: Site) -> None:
+    marked: TextBlockParam = {"type": "text", "text": "x" * 20, "cache_control": {"type": "ephemeral", "ttl": "1h"}}
+    reply = client.messages.create(model="any", messages=[{"role": "user", "content": [marked]}], max_tokens=5)
+    prompt = here.engine.submitted[-1].prompt
+    assert prompt.pin_wishes == (PinWish(position=len(prompt) - len(b"assistant:"), ttl_seconds=3600.0),)
+    created = reply.usage.cache_creation
+    assert created is not None
+    restored_tokens = 12
+    assert created.ephemeral_1h_input_tokens == len(b"user: \n") + 20 - restored_tokens
+    assert created.ephemeral_1h_input_tokens == reply.usage.cache_creation_input_tokens
+    assert created.ephemeral_5m_input_tokens == 0
+
+
+def test_a_fifth_mark_is_refused_by_name(client: Anthropic) -> None:
+    marked: TextBlockParam = {"type": "text", "text": "hi", "cache_control": {"type": "ephemeral"}}
+    with pytest.raises(anthropic.BadRequestError, match=r"messages\[0\]\.content\[4\]\.cache_control: at most 4"):
+        client.messages.create(model="any", messages=[{"role": "user", "content": [marked] * 5}], max_tokens=5)
 
 
 def test_counting(client: Anthropic) -> None:

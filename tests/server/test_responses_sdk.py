@@ -58,6 +58,16 @@ def test_a_streamed_reply(client: OpenAI) -> None:
     assert [event.sequence_number for event in events] == list(range(len(events)))
 
 
+def test_a_conversation_with_a_name_that_is_to_be_kept_for_a_day(client: OpenAI, here: Site) -> None:
+    reply = client.responses.create(model="bytes", input="hi", prompt_cache_key="mine", prompt_cache_retention="24h")
+    prompt = here.engine.submitted[-1].prompt
+    assert reply.prompt_cache_key == prompt.conversation == "mine"
+    assert [wish.ttl_seconds for wish in prompt.pin_wishes] == [86_400.0]
+    with pytest.raises(openai.BadRequestError, match="prompt_cache_key") as bad:
+        client.responses.create(model="bytes", input="hi", prompt_cache_key="k" * 513)
+    assert bad.value.param == "prompt_cache_key"
+
+
 def test_the_clients_own_stream_helper(client: OpenAI) -> None:
     with client.responses.stream(model="bytes", input="hi") as stream:
         for _ in stream:

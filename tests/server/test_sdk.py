@@ -64,6 +64,20 @@ def test_a_stream_with_usage(client: OpenAI) -> None:
     assert len({chunk.id for chunk in chunks}) == 1
 
 
+def test_a_conversation_with_a_name_that_is_to_be_kept_for_a_day(client: OpenAI, here: Site) -> None:
+    client.chat.completions.create(
+        model="bytes", messages=MESSAGES, prompt_cache_key="mine", prompt_cache_retention="24h"
+    )
+    prompt = here.engine.submitted[-1].prompt
+    assert prompt.conversation == "mine"
+    assert [wish.ttl_seconds for wish in prompt.pin_wishes] == [86_400.0]
+    with pytest.raises(openai.BadRequestError, match="prompt_cache_retention") as bad:
+        client.chat.completions.create(
+            model="bytes", messages=MESSAGES, extra_body={"prompt_cache_retention": "forever"}
+        )
+    assert bad.value.param == "prompt_cache_retention"
+
+
 def test_a_stream_without_usage(client: OpenAI) -> None:
     chunks = list(client.chat.completions.create(model="bytes", messages=MESSAGES, stream=True))
     assert all(chunk.usage is None and chunk.choices for chunk in chunks)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from anchorline.api.cache_hints import NO_HINTS, CacheHints, chat_hints
 from anchorline.api.decode import decode_body, json_type
 from anchorline.api.options import ApiContext, CallOptions, CompletionFields, call_options, check_cache_salt
 from anchorline.api.ranges import Numeric, Range, check_whole
@@ -39,6 +40,8 @@ class ChatBody(CompletionFields, kw_only=True):
     reasoning_budget: Numeric = None
     thinking_budget: Numeric = None
     thinking_budget_tokens: Numeric = None
+    prompt_cache_key: str | None = None
+    prompt_cache_retention: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +74,8 @@ class ChatCall:
     """Whether reasoning is told apart from content."""
     reasoning_budget_tokens: int | None = None
     """Most tokens of a reasoning block before it is closed; None sets no limit."""
+    cache: CacheHints = NO_HINTS
+    """What the client says about caching."""
 
 
 def parse_chat(raw: bytes, *, context: ApiContext) -> ChatCall:
@@ -99,6 +104,13 @@ def chat_call(body: ChatBody, *, context: ApiContext) -> ChatCall:
         ),
         split_reasoning=check_reasoning_format(body.reasoning_format),
         reasoning_budget_tokens=check_budget(budgets),
+        cache=chat_hints(
+            tools=prompt.tools or (),
+            messages=prompt.messages,
+            key=body.prompt_cache_key,
+            retention=body.prompt_cache_retention,
+            limits=context.limits,
+        ),
     )
 
 

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from anchorline.api.cache_hints import CacheHints, messages_marks
 from anchorline.api.chat import ChatBody, ChatCall, ChatPrompt, chat_call, chat_prompt
 from anchorline.api.decode import decode_body, json_type
 from anchorline.api.messages_content import Conversation, convert_conversation
@@ -57,8 +58,6 @@ class MessagesBody(SamplingFields, kw_only=True):
 class ReplyShape:
     """What the reply depends on besides what the model says."""
 
-    cached_messages: int | None
-    """How many of the prompt's messages lie before the last ``cache_control``; None when there is none."""
     shows_thinking: bool
     """False for ``thinking.display: omitted``: only a signature stands for the thinking."""
     warms: bool
@@ -89,13 +88,17 @@ def parse_messages(raw: bytes, *, context: ApiContext) -> MessagesCall:
     chat.stream = body.stream
     for name in SamplingFields.__struct_fields__:
         setattr(chat, name, getattr(body, name))
-    shape = ReplyShape(
-        cached_messages=_cached_messages(body, conversation),
-        shows_thinking=thinking_shown(body.thinking),
-        warms=max_tokens == 0,
+    shape = ReplyShape(shows_thinking=thinking_shown(body.thinking), warms=max_tokens == 0)
+    marks = messages_marks(
+        request=body.cache_control,
+        tools=body.tools or (),
+        system=body.system,
+        messages=body.messages,
+        ends=conversation.ends,
     )
     with in_the_words_of_messages(tuple(tools)):
-        return MessagesCall(chat=chat_call(chat, context=context), shape=shape, tool_places=tuple(tools))
+        call = replace(chat_call(chat, context=context), cache=CacheHints(marks=marks))
+    return MessagesCall(chat=call, shape=shape, tool_places=tuple(tools))
 
 
 def parse_count_tokens(raw: bytes, *, limits: Limits) -> ChatPrompt:
@@ -169,12 +172,3 @@ def _response_format(body: MessagesBody) -> dict[str, Any] | None:
     if not isinstance(schema, dict):
         raise RequestError(f"{name}.schema must be an object", field=f"{name}.schema", code="invalid_type")
     return {"type": "json_schema", "json_schema": {"name": "output", "schema": schema, "strict": True}}
-
-
-def _cached_messages(body: MessagesBody, conversation: Conversation) -> int | None:
-    if body.cache_control is not None:
-        return len(conversation.messages)
-    if conversation.cached_messages is not None:
-        return conversation.cached_messages
-    marked = any(tool.get("cache_control") is not None for tool in body.tools or [])
-    return conversation.system_messages if marked else None

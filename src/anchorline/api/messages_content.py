@@ -45,13 +45,11 @@ Message = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conversation:
-    """Chat messages, and what was said about caching them."""
+    """Chat messages, and which of the request's they were made from."""
 
     messages: list[Message]
-    system_messages: int
-    """How many of them the ``system`` field made: 0 or 1."""
-    cached_messages: int | None
-    """How many of them lie before the last ``cache_control``; None when there is none."""
+    ends: tuple[int, ...]
+    """How many of them there are up to the end of each of the request's messages."""
 
 
 def convert_conversation(system: str | list[Any] | None, messages: list[dict[str, Any]]) -> Conversation:
@@ -60,8 +58,7 @@ def convert_conversation(system: str | list[Any] | None, messages: list[dict[str
     text = _system_text(system)
     if text:
         converted.append({"role": "system", "content": text})
-    system_messages = len(converted)
-    cached = system_messages if _is_marked(system) else None
+    ends: list[int] = []
     for index, message in enumerate(messages):
         where = f"messages[{index}]"
         role, content = message.get("role"), message.get("content")
@@ -76,9 +73,8 @@ def convert_conversation(system: str | list[Any] | None, messages: list[dict[str
             raise RequestError(
                 f"{where}.role is {shown}; known roles are user, assistant, system", field=f"{where}.role"
             )
-        if _is_marked(content):
-            cached = len(converted)
-    return Conversation(messages=in_call_order(converted), system_messages=system_messages, cached_messages=cached)
+        ends.append(len(converted))
+    return Conversation(messages=in_call_order(converted), ends=tuple(ends))
 
 
 def _system_text(system: str | list[Any] | None) -> str:
@@ -204,13 +200,3 @@ def _text_of(block: Mapping[str, Any], name: str, where: str) -> str:
             f"{where}.{name} must be a string, not {json_type(value)}", field=f"{where}.{name}", code="invalid_type"
         )
     return value
-
-
-def _is_marked(content: Any) -> bool:
-    """Whether a block of checked ``content``, or one inside a tool result, carries ``cache_control``."""
-    if not isinstance(content, list):
-        return False
-    return any(
-        block.get("cache_control") is not None or (block["type"] == "tool_result" and _is_marked(block.get("content")))
-        for block in content
-    )

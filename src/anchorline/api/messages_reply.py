@@ -8,9 +8,12 @@ events, so the two cannot differ.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from anchorline.api import sse
+from anchorline.api.cache_hints import TTL_SECONDS
 from anchorline.api.errors import ApiError
 from anchorline.api.messages import ReplyShape
 from anchorline.api.messages_errors import error_body
@@ -21,6 +24,7 @@ from anchorline.api.messages_wire import (
     BlockEvent,
     BlockStart,
     BlockStop,
+    CacheCreation,
     InputPart,
     Message,
     MessageDelta,
@@ -39,6 +43,7 @@ from anchorline.api.messages_wire import (
     Usage,
 )
 from anchorline.api.reply import ReplyHead
+from anchorline.cache.prompt import PinWish
 from anchorline.engine.request import CallReport, FinishReason, MissReason
 from anchorline.output.events import (
     ChoiceEvent,
@@ -114,7 +119,7 @@ class MessagesWriter:
         return stop, self._usage(report, generated_tokens=0 if self._shape.warms else report.generated_tokens)
 
     def _usage(self, report: CallReport, *, generated_tokens: int) -> Usage:
-        return usage_of(report, generated_tokens=generated_tokens, cached_tokens=self._cached_tokens())
+        return usage_of(report, generated_tokens=generated_tokens, wishes=self._head.pin_wishes)
 
     def _stop_reason(self, finish: ChoiceFinished, report: CallReport) -> str:
         most = self._head.options.max_tokens
@@ -126,13 +131,6 @@ class MessagesWriter:
         if finish.stop_string is not None:
             return "stop_sequence"
         return "tool_use" if finish.calls else "end_turn"
-
-    def _cached_tokens(self) -> int:
-        """Prompt tokens up to the end of the message that holds the last ``cache_control``."""
-        messages, bounds = self._shape.cached_messages, self._head.message_bounds
-        if messages is None:
-            return 0
-        return bounds[messages] if messages < len(bounds) else self._head.prompt_tokens
 
 
 class _Content:
@@ -187,19 +185,29 @@ class _Content:
         return BlockDelta(self._index, part)
 
 
-def usage_of(report: CallReport, *, generated_tokens: int, cached_tokens: int) -> Usage:
-    """``cached_tokens`` of the prompt lie before the last ``cache_control``; what was prefilled of them is kept.
+def usage_of(report: CallReport, *, generated_tokens: int, wishes: Sequence[PinWish]) -> Usage:
+    """What was prefilled up to the last wish is created, for an hour up to the last one of an hour.
 
     The last token of a prompt is always new input, as it is never restored.
     """
-    kept = min(cached_tokens, report.prompt_tokens - 1) - report.restored_tokens
-    created = 0 if report.miss is MissReason.OFF else max(0, kept)
+    created = _created(report, wishes)
+    for_an_hour = _created(report, [wish for wish in wishes if wish.ttl_seconds >= TTL_SECONDS["1h"]])
     return Usage(
         input_tokens=report.prompt_tokens - report.restored_tokens - created,
         cache_creation_input_tokens=created,
+        cache_creation=CacheCreation(
+            ephemeral_5m_input_tokens=created - for_an_hour, ephemeral_1h_input_tokens=for_an_hour
+        ),
         cache_read_input_tokens=report.restored_tokens,
         output_tokens=generated_tokens,
     )
+
+
+def _created(report: CallReport, wishes: Sequence[PinWish]) -> int:
+    """Tokens that were prefilled up to the last of ``wishes``."""
+    if report.miss is MissReason.OFF or not wishes:
+        return 0
+    return max(0, min(wishes[-1].position, report.prompt_tokens - 1) - report.restored_tokens)
 
 
 def _put_together(steps: list[MessageEvent]) -> list[Block]:

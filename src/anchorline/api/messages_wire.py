@@ -10,6 +10,13 @@ import msgspec
 _NO_INPUT = msgspec.Raw(b"{}")
 
 
+class CacheCreation(msgspec.Struct, kw_only=True, frozen=True):
+    """Prefilled tokens by how long they were asked to be kept."""
+
+    ephemeral_5m_input_tokens: int = 0
+    ephemeral_1h_input_tokens: int = 0
+
+
 class Usage(msgspec.Struct, kw_only=True, frozen=True):
     """Tokens. The prompt's are the sum of the first three."""
 
@@ -17,6 +24,8 @@ class Usage(msgspec.Struct, kw_only=True, frozen=True):
     """Prefilled, behind the last ``cache_control`` (all that was prefilled, when there is none)."""
     cache_creation_input_tokens: int = 0
     """Prefilled, before the last ``cache_control``."""
+    cache_creation: CacheCreation = CacheCreation()
+    """The same, divided."""
     cache_read_input_tokens: int = 0
     """Restored."""
     output_tokens: int = 0

@@ -13,6 +13,7 @@ from anchorline.api import sse
 from anchorline.api.errors import ApiError
 from anchorline.api.options import CallOptions
 from anchorline.api.usage import Timings, Usage, timings, usage
+from anchorline.cache.prompt import PinWish
 from anchorline.engine.request import FinishReason
 from anchorline.llama.interface import Tokenizer
 from anchorline.output.events import (
@@ -43,8 +44,8 @@ class ReplyHead:
     prompt_tokens: int
     render_seconds: float
     tokenize_seconds: float
-    message_bounds: tuple[int, ...] = ()
-    """As ``Prompt.message_bounds``."""
+    pin_wishes: tuple[PinWish, ...] = ()
+    """As ``Prompt.pin_wishes``."""
 
 
 @dataclass(slots=True)

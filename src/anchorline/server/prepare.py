@@ -68,6 +68,8 @@ def prepare_chat_call(
     built = build_chat(call.prompt, state.prompts, tenant=caller.tenant)
     head = _head(state, id, built, call.options)
     request = _request(state, head, built, field=field, caller=caller, salt=call.prompt.cache_salt)
+    prompt = call.cache.complete(request.prompt)
+    request, head = replace(request, prompt=prompt), replace(head, pin_wishes=prompt.pin_wishes)
     prompt_end = _prompt_end(call, built, state.reply_format.reasoning)
     return PreparedCall(
         request=_steered(request, call, state, prompt_end=prompt_end),
@@ -188,7 +190,6 @@ def _head(state: ServerState, request_id: str, built: BuiltPrompt, options: Call
         prompt_tokens=len(built.prompt),
         render_seconds=built.render_seconds,
         tokenize_seconds=built.tokenize_seconds,
-        message_bounds=built.prompt.message_bounds,
     )
 
 
