@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from anchorline.api.chat import ChatBody, ChatCall, chat_call
+from anchorline.api.chat import ChatBody, ChatCall, ChatPrompt, chat_call, chat_prompt
 from anchorline.api.decode import decode_body, json_type
 from anchorline.api.options import ApiContext
 from anchorline.api.ranges import Numeric, Range, check_whole
@@ -155,6 +155,24 @@ def parse_responses(raw: bytes, *, context: ApiContext, memory: Memory, new_id: 
     )
 
 
+def parse_responses_prompt(raw: bytes, *, limits: Limits) -> ChatPrompt:
+    """What to render of a body whose input is all there. Raises RequestError naming the field."""
+    body = decode_body(raw, ResponsesBody)
+    _refuse_unsupported(body)
+    if body.previous_response_id is not None:
+        raise RequestError("previous_response_id: send all of the input", field="previous_response_id")
+    tools = chat_tools(body.tools or [], limits=limits)
+    items = input_items(body.input or [], new_id=str)
+    chat = ChatBody(
+        messages=chat_messages(items, first=0, instructions=body.instructions),
+        continue_final_message=False,
+        tools=tools.tools or None,
+        reasoning_effort=_effort(body),
+    )
+    with responses_fields(tools.origins):
+        return chat_prompt(chat, limits=limits)
+
+
 @contextmanager
 def responses_fields(origins: Mapping[str, ToolOrigin]) -> Iterator[None]:
     """Errors raised inside name this protocol's fields in the place of chat's."""
@@ -224,9 +242,14 @@ def _chat_fields(body: ResponsesBody, context: ApiContext) -> dict[str, Any]:
         fields["top_logprobs"] = check_whole("top_logprobs", body.top_logprobs, allowed=most)
     if body.text is not None and body.text.format is not None:
         fields["response_format"] = _response_format(body.text.format)
-    if body.reasoning is not None and body.reasoning.effort is not None:
-        fields["reasoning_effort"] = _one_of("reasoning.effort", body.reasoning.effort, EFFORTS)
+    fields["reasoning_effort"] = _effort(body)
     return fields
+
+
+def _effort(body: ResponsesBody) -> str | None:
+    if body.reasoning is None or body.reasoning.effort is None:
+        return None
+    return _one_of("reasoning.effort", body.reasoning.effort, EFFORTS)
 
 
 def _response_format(given: dict[str, Any]) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
@@ -20,12 +20,22 @@ TIMEOUT_SECONDS = 3600.0
 
 
 class CallFailed(AnchorlineError):
-    """The server refused a call; ``status`` is the HTTP status, the message its own words."""
+    """The server refused a call; ``status`` is the HTTP status, the message its own words.
 
-    def __init__(self, message: str, *, status: int, code: str | None = None) -> None:
+    ``details`` are all members of its error object.
+    """
+
+    def __init__(
+        self, message: str, *, status: int, code: str | None = None, details: Mapping[str, Any] | None = None
+    ) -> None:
         super().__init__(message)
         self.status = status
         self.code = code
+        self.details: Mapping[str, Any] = details or {}
+
+
+class Unreachable(AnchorlineError):
+    """There is no server at the URL, or its connection broke."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,11 +78,18 @@ class Client:
         self.close()
 
     def get(self, path: str) -> Any:
-        return _checked(self._http.get(path))
+        return self.call("GET", path)
 
     def post(self, path: str, body: dict[str, Any]) -> Any:
-        """The decoded answer; raises CallFailed."""
-        return _checked(self._http.post(path, json=body))
+        return self.call("POST", path, body)
+
+    def call(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
+        """The decoded answer. Raises CallFailed, or Unreachable when there is none."""
+        try:
+            response = self._http.request(method, path, json=body)
+        except (httpx.TransportError, httpx.InvalidURL) as error:
+            raise Unreachable(f"no answer from {self.url}: {error}") from error
+        return _checked(response)
 
     def metrics(self) -> dict[str, float]:
         """Those of ``GET /metrics`` that have no labels, by name."""
@@ -155,11 +172,11 @@ def _checked(response: httpx.Response) -> Any:
     if response.is_success:
         return response.json()
     try:
-        error = response.json()["error"]
+        error = dict(response.json()["error"])
         message, code = str(error["message"]), error.get("code")
     except (ValueError, KeyError, TypeError):
-        message, code = response.text[:500], None
-    raise CallFailed(f"HTTP {response.status_code}: {message}", status=response.status_code, code=code)
+        message, code, error = response.text[:500], None, {}
+    raise CallFailed(f"HTTP {response.status_code}: {message}", status=response.status_code, code=code, details=error)
 
 
 def _events(response: httpx.Response) -> Iterator[dict[str, Any]]:

@@ -36,26 +36,41 @@ class Trace:
     requests: tuple[TraceRequest, ...]
 
 
+class TraceEntries:
+    """The entries of one trace, taken in their order."""
+
+    def __init__(self) -> None:
+        self.requests: list[TraceRequest] = []
+        self._tools: dict[int, Any] = {}
+
+    def take(self, entry: Any) -> TraceRequest | None:
+        """The request that a decoded entry is, None for a definition of tools. Raises ValueError when it is neither."""
+        try:
+            if "tools_def" in entry:
+                self._tools[entry["tools_def"]] = entry["tools"]
+                return None
+            request = _request(entry, self.requests, self._tools)
+        except (ValueError, KeyError, IndexError, TypeError) as error:
+            raise ValueError(f"{type(error).__name__} {error}") from error
+        self.requests.append(request)
+        return request
+
+
 def read_trace(path: Path) -> Trace:
     """Read a trace file of either encoding; raises ConfigError naming the file and the line."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot read the trace {path}: {error}") from error
-    requests: list[TraceRequest] = []
-    tools: dict[int, Any] = {}
+    entries = TraceEntries()
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         try:
-            entry = json.loads(line)
-            if "tools_def" in entry:
-                tools[entry["tools_def"]] = entry["tools"]
-            else:
-                requests.append(_request(entry, requests, tools))
-        except (ValueError, KeyError, IndexError, TypeError) as error:
-            raise ConfigError(f"{path}, line {number}, is no trace entry: {type(error).__name__} {error}") from error
-    return Trace(name=path.name.removesuffix(".jsonl").removesuffix(".delta"), requests=tuple(requests))
+            entries.take(json.loads(line))
+        except ValueError as error:
+            raise ConfigError(f"{path}, line {number}, is no trace entry: {error}") from error
+    return Trace(name=path.name.removesuffix(".jsonl").removesuffix(".delta"), requests=tuple(entries.requests))
 
 
 def chat_only(trace: Trace) -> Trace:

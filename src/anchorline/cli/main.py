@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from anchorline import __version__
+from anchorline.cli.cache import cache_group
 from anchorline.cli.demo import demo
 from anchorline.cli.fit import fit_command
 from anchorline.cli.replay import replay
@@ -20,6 +21,7 @@ def cli() -> None:
 
 cli.add_command(serve)
 cli.add_command(fit_command)
+cli.add_command(cache_group)
 cli.add_command(demo)
 cli.add_command(replay)
 

@@ -27,7 +27,12 @@ def tenant_of(request: Request, config: ServerConfig) -> str:
     """A digest of the key that lets a client in or, where none is asked for, of the one it presents; hexadecimal."""
     given = given_keys(request.headers)
     accepted = accepted_keys(given, [key.encode() for key in config.api_keys])
-    return hashlib.sha256(next(iter(accepted or given), b"")).hexdigest()
+    return tenant_with(next(iter(accepted or given), b""))
+
+
+def tenant_with(key: bytes) -> str:
+    """The tenant of those who present ``key``; b"" is no key."""
+    return hashlib.sha256(key).hexdigest()
 
 
 def given_keys(headers: Headers) -> list[bytes]:

@@ -68,8 +68,8 @@ def prepare_chat_call(
     built = build_chat(call.prompt, state.prompts, tenant=caller.tenant)
     head = _head(state, id, built, call.options)
     request = _request(state, head, built, field=field, caller=caller, salt=call.prompt.cache_salt)
-    prompt = call.cache.complete(request.prompt)
-    request, head = replace(request, prompt=prompt), replace(head, pin_wishes=prompt.pin_wishes)
+    request = replace(request, prompt=call.cache.complete(request.prompt))
+    head = replace(head, pin_wishes=request.prompt.pin_wishes)
     prompt_end = _prompt_end(call, built, state.reply_format.reasoning)
     return PreparedCall(
         request=_steered(request, call, state, prompt_end=prompt_end),

@@ -1,0 +1,203 @@
+"""``anchorline cache``: what a running server keeps, seen and changed over its HTTP interface."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import wraps
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from anchorline.bench.client import CallFailed, Client
+from anchorline.cli.suggest import Refusal, SuggestingCommand, SuggestingGroup
+from anchorline.cli.tables import show_table
+from anchorline.cli.values import format_size
+from anchorline.cli.warm_file import read_prefixes
+from anchorline.config import Limits, ServerConfig
+
+DEFAULT_URL = f"http://{ServerConfig().host}:{ServerConfig().port}"
+FOREVER = "none"
+"""The TTL of an anchor that stays until it is deleted."""
+
+Anchor = Mapping[str, Any]
+
+
+@click.group("cache", cls=SuggestingGroup)
+def cache_group() -> None:
+    """See and change what a running server keeps: its anchors, and the figures of its cache."""
+
+
+def _speaking(command: Callable[..., None]) -> Callable[..., None]:
+    """Give ``command`` a client for the server, made from the options that all commands share."""
+
+    @click.option("--url", default=DEFAULT_URL, show_default=True, envvar="ANCHORLINE_URL", help="Where the server is.")
+    @click.option("--api-key", default=None, envvar="ANCHORLINE_API_KEY", help="Its key, or set ANCHORLINE_API_KEY.")
+    @click.option("--json", "as_json", is_flag=True, help="Print the server's answer as JSON.")
+    @wraps(command)
+    def speaking(*, url: str, api_key: str | None, **options: Any) -> None:
+        with Client(url, api_key=api_key) as client, _telling_what_is_pinned():
+            command(client=client, **options)
+
+    return speaking
+
+
+@contextmanager
+def _telling_what_is_pinned() -> Iterator[None]:
+    """A refusal for want of room lists what takes it."""
+    try:
+        yield
+    except CallFailed as error:
+        pinned = error.details.get("pinned")
+        if not pinned:
+            raise
+        lines = (f"{pin['id']}  {_name(pin)}  {pin['tokens']} tokens  {format_size(pin['bytes'])}" for pin in pinned)
+        raise Refusal("\n  ".join([str(error), *lines])) from error
+
+
+@cache_group.command("warm", cls=SuggestingCommand)
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--whole", is_flag=True, help="Keep all messages of each request, not its tools and system prompt alone.")
+@click.option("--ttl", default=FOREVER, show_default=True, help="5m, 1h, a number of seconds, or none.")
+@_speaking
+def warm(*, client: Client, file: Path, whole: bool, ttl: str, as_json: bool) -> None:
+    """Prefill and pin what the requests in FILE begin with.
+
+    FILE holds a request of any protocol, a list of them, one a line, or a recorded trace.
+    """
+    prefixes = read_prefixes(file, limits=Limits(), whole=whole)
+    console = Console(stderr=True)
+    anchors: list[Anchor] = []
+    for prefix in prefixes:
+        anchor = client.post("/cache/anchors", {**prefix.body, "ttl": _ttl(ttl)})
+        console.print(f"  {prefix.origin}: {anchor['prefilled_tokens']} of {anchor['tokens']} tokens prefilled")
+        anchors.append(anchor)
+    _show(anchors, as_json=as_json, table=_anchor_table(anchors))
+
+
+@cache_group.command("ls", cls=SuggestingCommand)
+@_speaking
+def ls(*, client: Client, as_json: bool) -> None:
+    """List what is pinned."""
+    answer = client.get("/cache/anchors")
+    _show(answer, as_json=as_json, table=_anchor_table(answer["data"]))
+    if not as_json:
+        used, budget = (format_size(answer[name]) for name in ("pinned_bytes", "pin_budget_bytes"))
+        click.echo(f"{used} of {budget} pinned")
+
+
+@cache_group.command("pin", cls=SuggestingCommand)
+@click.argument("id")
+@click.option("--name", default=None, help="Another name for it.")
+@click.option("--ttl", default=None, help="5m, 1h, a number of seconds, or none.")
+@_speaking
+def pin(*, client: Client, id: str, name: str | None, ttl: str | None, as_json: bool) -> None:
+    """Keep the pin ID until it is unpinned, or for another time; give it a name."""
+    change: dict[str, Any] = {}
+    if name is not None:
+        change["name"] = name
+    if ttl is not None:
+        change["ttl"] = _ttl(ttl)
+    anchor = client.call("PATCH", f"/cache/anchors/{quote(id, safe='')}", change)
+    _show(anchor, as_json=as_json, table=_anchor_table([anchor]))
+
+
+@cache_group.command("unpin", cls=SuggestingCommand)
+@click.argument("id")
+@_speaking
+def unpin(*, client: Client, id: str, as_json: bool) -> None:
+    """Let go of the pin ID; its rows stay until their room is needed."""
+    answer = client.call("DELETE", f"/cache/anchors/{quote(id, safe='')}")
+    _show(answer, as_json=as_json, table=_figures(answer))
+
+
+@cache_group.command("clear", cls=SuggestingCommand)
+@click.option("--pins", is_flag=True, help="Also what is pinned.")
+@_speaking
+def clear(*, client: Client, pins: bool, as_json: bool) -> None:
+    """Forget everything that is not pinned or in use."""
+    answer = client.post("/cache/clear", {"pins": pins})
+    _show(answer, as_json=as_json, table=_figures(answer))
+
+
+@cache_group.command("stats", cls=SuggestingCommand)
+@_speaking
+def stats(*, client: Client, as_json: bool) -> None:
+    """Show the figures of the cache."""
+    answer = client.get("/cache")
+    _show(answer, as_json=as_json, table=_figures(answer))
+
+
+def _ttl(text: str) -> str | float | None:
+    """As the server takes it, which also checks it."""
+    if text == FOREVER:
+        return None
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def _show(answer: object, *, as_json: bool, table: Table) -> None:
+    if as_json:
+        click.echo(json.dumps(answer, indent=2))
+    else:
+        show_table(table)
+
+
+def _anchor_table(anchors: Iterable[Anchor]) -> Table:
+    """One row per anchor; the id is never cut, as other commands want it."""
+    table = Table()
+    table.add_column("id", no_wrap=True)
+    table.add_column("name", overflow="fold")
+    table.add_column("kind")
+    for heading in ("tokens", "size", "expires in"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("tools", no_wrap=True)
+    for anchor in anchors:
+        expires_seconds = anchor["expires_in_seconds"]
+        table.add_row(
+            anchor["id"],
+            _name(anchor),
+            anchor["kind"],
+            str(anchor["tokens"]),
+            format_size(anchor["bytes"]),
+            "-" if expires_seconds is None else f"{expires_seconds:.0f} s",
+            (anchor["tool_fingerprint"] or "-")[:12],
+        )
+    return table
+
+
+def _name(anchor: Anchor) -> str:
+    return anchor["name"] or "-"
+
+
+def _figures(answer: Mapping[str, Any]) -> Table:
+    """One row per figure; those of a group stand behind its name."""
+    table = Table(show_header=False)
+    table.add_column("figure", no_wrap=True)
+    table.add_column("value", justify="right")
+    for name, value in _rows(answer):
+        size = name.endswith("_bytes") and isinstance(value, int)
+        label = name.removesuffix("_bytes") if size else name
+        table.add_row(label.replace("_", " "), format_size(value) if size else _word(value))
+    return table
+
+
+def _rows(answer: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    for name, value in answer.items():
+        if isinstance(value, Mapping):
+            yield from ((inner if name == "counters" else f"{name} {inner}", of) for inner, of in _rows(value))
+        elif name != "object":
+            yield name, value
+
+
+def _word(value: object) -> str:
+    if value is None:
+        return "-"
+    return ("no", "yes")[value] if isinstance(value, bool) else str(value)
