@@ -435,6 +435,12 @@ class ServerConfig:
         "--tool-format",
         "How the model writes reasoning and tool calls; found from the chat template when not given.",
     )
+    warm: tuple[str, ...] = setting(
+        (),
+        "--warm",
+        "Prefill and pin the heads of the requests in this file once the server answers (docs/pins.md); may be given "
+        "more than once.",
+    )
     script: str | None = setting(
         None, "--script", "Let a test:ARCH model answer chat calls with the replies in this file (docs/script.md)."
     )

@@ -62,6 +62,19 @@ def test_settings_reach_the_engine() -> None:
     assert 'tool_format="llama"' in banner
 
 
+def test_a_warmed_head_is_kept_before_its_first_call(tmp_path: Path) -> None:
+    body = agent.chat_body([agent.user("hello")], max_tokens=2)
+    path = tmp_path / "warm.json"
+    path.write_text(json.dumps(body))
+    with start("--warm", str(path), "--warm", str(path)) as server, Client(server.wait_until_listening()) as client:
+        while "warming" in client.get("/health"):
+            pass
+        (anchor,) = client.get("/cache/anchors")["data"]
+        assert (anchor["kind"], anchor["name"]) == ("explicit", "warm.json")
+        assert client.chat(body).cached_tokens == anchor["tokens"] > 500
+    assert any(f"--warm: {path} is kept as {anchor['id']}" in line for line in server.lines)
+
+
 def test_no_cache_means_none() -> None:
     with start("--no-cache") as server, Client(server.wait_until_listening()) as client:
         body = agent.chat_body([agent.user("hello")], max_tokens=2)
@@ -108,6 +121,8 @@ def test_a_truncated_model_is_refused_in_one_line(tiny_smollm2_path: Path, tmp_p
         (("--host", "0.0.0.0"), "--api-key"),
         (("--chat-template", "no-such-template"), "--chat-template"),
         (("--script", "no-such-script"), "--script: no-such-script cannot be read"),
+        (("--warm", "no-such-file"), "--warm: no-such-file cannot be read"),
+        (("--warm", "no-such-file", "--no-cache"), "--warm needs the cache that --no-cache turns off"),
         (("--ctx", "16777216", "--cache-type-k", "f32", "--cache-type-v", "f32"), "--ctx"),
         (("--tool-format", "no-such-format"), "--tool-format"),
         (("--model", "test:mamba2"), "--model"),

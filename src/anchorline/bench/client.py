@@ -170,13 +170,16 @@ def _answer(
 
 def _checked(response: httpx.Response) -> Any:
     if response.is_success:
-        return response.json()
+        try:
+            return response.json()
+        except ValueError as error:
+            raise CallFailed(f"{response.url} did not answer with JSON", status=response.status_code) from error
     try:
-        error = dict(response.json()["error"])
-        message, code = str(error["message"]), error.get("code")
+        told = dict(response.json()["error"])
+        message, code = str(told["message"]), told.get("code")
     except (ValueError, KeyError, TypeError):
-        message, code, error = response.text[:500], None, {}
-    raise CallFailed(f"HTTP {response.status_code}: {message}", status=response.status_code, code=code, details=error)
+        message, code, told = response.text[:500], None, {}
+    raise CallFailed(f"HTTP {response.status_code}: {message}", status=response.status_code, code=code, details=told)
 
 
 def _events(response: httpx.Response) -> Iterator[dict[str, Any]]:

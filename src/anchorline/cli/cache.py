@@ -74,7 +74,7 @@ def warm(*, client: Client, file: Path, whole: bool, ttl: str, as_json: bool) ->
     console = Console(stderr=True)
     anchors: list[Anchor] = []
     for prefix in prefixes:
-        anchor = client.post("/cache/anchors", {**prefix.body, "ttl": _ttl(ttl)})
+        anchor = client.post("/cache/anchors", {**prefix.anchor, "ttl": _ttl(ttl)})
         console.print(f"  {prefix.origin}: {anchor['prefilled_tokens']} of {anchor['tokens']} tokens prefilled")
         anchors.append(anchor)
     _show(anchors, as_json=as_json, table=_anchor_table(anchors))
@@ -184,8 +184,7 @@ def _figures(answer: Mapping[str, Any]) -> Table:
     table.add_column("value", justify="right")
     for name, value in _rows(answer):
         size = name.endswith("_bytes") and isinstance(value, int)
-        label = name.removesuffix("_bytes") if size else name
-        table.add_row(label.replace("_", " "), format_size(value) if size else _word(value))
+        table.add_row(name.replace("_", " "), format_size(value) if size else _word(value))
     return table
 
 

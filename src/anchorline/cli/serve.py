@@ -9,9 +9,12 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import datetime
+from itertools import product
+from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
 from click.core import ParameterSource
 
 from anchorline import machine
@@ -24,6 +27,7 @@ from anchorline.cli.options import SettingOption, build, options_of
 from anchorline.cli.signals import handle_with, leave_at_once
 from anchorline.cli.suggest import SuggestingCommand
 from anchorline.cli.values import format_size
+from anchorline.cli.warm_file import read_prefixes
 from anchorline.config import ContextConfig, EngineConfig, ModelConfig, ServerConfig
 from anchorline.constraint.compiler import ConstraintCompiler
 from anchorline.constraint.vocabulary import Vocabulary
@@ -42,10 +46,13 @@ from anchorline.prompt.select import SelectedTemplate, select_template, template
 from anchorline.prompt.turns import TurnMemo
 from anchorline.script.rules import Rule, read_rules
 from anchorline.script.script import Script
+from anchorline.server.anchors import warm
 from anchorline.server.app import build_app
+from anchorline.server.caller import tenant_with
 from anchorline.server.serve import open_socket, url_of
 from anchorline.server.serve import serve as serve_app
 from anchorline.server.state import ServerState
+from anchorline.server.warming import Warming, WarmOrder
 from anchorline.server.workers import Workers
 
 log = logging.getLogger("anchorline.cli")
@@ -106,6 +113,8 @@ def settings_from(values: dict[str, Any]) -> Settings:
     engine.validate()
     server = build(ServerConfig, values)
     server.validate()
+    if server.warm and not engine.cache:
+        raise ConfigError("--warm needs the cache that --no-cache turns off")
     model = build(ModelConfig, values)
     if server.script is not None:
         if not model.model.startswith(TEST_PREFIX):
@@ -125,6 +134,7 @@ def run(settings: Settings) -> None:
     While it loads, a signal ends the process as it ends any other.
     """
     rules = None if settings.server.script is None else read_rules(settings.server.script)
+    orders = warm_orders(settings.server)
     handle_with(signal.SIG_DFL)  # Python's own handler would wait for llama.cpp to have loaded
     machine.allow_open_files(connections=settings.server.limits.connections)
     warn_of_large_cache(settings.engine, ram_bytes=machine.total_ram_bytes())
@@ -142,10 +152,16 @@ def run(settings: Settings) -> None:
         engine = Engine(runtime, settings.engine, clock=time.monotonic, read_memory=machine.read_memory)
         engine.start()
         loaded.pop_all()  # from here on nothing may be freed before the engine's thread has ended
-        state = state_of(settings, model, selected, engine, reply_format=reply_format, rules=rules)
+        state = state_of(settings, model, selected, engine, reply_format=reply_format, rules=rules, orders=orders)
         facts = facts_of(settings, model, selected, engine, reply_format=reply_format, url=url_of(listener))
         try:
-            serve_app(build_app(state), settings.server, listener=listener, ready=lambda: announce(facts))
+            serve_app(
+                build_app(state),
+                settings.server,
+                listener=listener,
+                ready=lambda: announce(facts),
+                beside=lambda: warm(state),
+            )
         finally:
             engine.close()
         if not state.workers.close(timeout_seconds=WORKERS_SECONDS):
@@ -153,6 +169,21 @@ def run(settings: Settings) -> None:
         runtime.close()
         model.close()
     handle_with(signal.SIG_IGN)  # the interpreter would end its own end with the signal's exit code
+
+
+def warm_orders(config: ServerConfig) -> list[WarmOrder]:
+    """Anchors that the files of --warm ask for, for each tenant that there may be. Raises ConfigError."""
+    tenants = [tenant_with(key.encode()) for key in dict.fromkeys(config.api_keys)] or [tenant_with(b"")]
+    orders: dict[tuple[bytes, str], WarmOrder] = {}
+    for path in config.warm:
+        try:
+            prefixes = read_prefixes(Path(path), limits=config.limits)
+        except ConfigError as error:
+            raise ConfigError(f"--warm: {error}") from error
+        for prefix, tenant in product(prefixes, tenants):
+            order = WarmOrder(body=msgspec.json.encode(prefix.anchor), tenant=tenant, origin=prefix.origin)
+            orders.setdefault((msgspec.json.encode(prefix.body), tenant), order)
+    return list(orders.values())
 
 
 def warn_of_large_cache(config: EngineConfig, *, ram_bytes: int | None) -> None:
@@ -197,8 +228,9 @@ def state_of(
     *,
     reply_format: ReplyFormat,
     rules: Sequence[Rule] | None = None,
+    orders: Sequence[WarmOrder] = (),
 ) -> ServerState:
-    """What the routes work with; ``rules`` are those of --script."""
+    """What the routes work with; ``rules`` are those of --script, ``orders`` those of --warm."""
     metrics = Metrics()
     metrics.watch_engine(engine.stats)
     tokenizer = model.tokenizer
@@ -237,6 +269,7 @@ def state_of(
         responses=ResponseStore(
             entries=settings.server.limits.stored_responses, size_bytes=settings.server.limits.stored_bytes
         ),
+        warming=Warming(orders),
         script=None if rules is None else _script(rules, prompts, tokenizer),
     )
 

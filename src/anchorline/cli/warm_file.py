@@ -32,6 +32,13 @@ class Prefix:
     """As ``POST /cache/anchors`` takes it."""
     origin: str
     """The file and the place in it where it comes first."""
+    name: str
+    """The same, for people; without the folders, cut to what a pin's name may hold."""
+
+    @property
+    def anchor(self) -> dict[str, Any]:
+        """The body with that name."""
+        return {**self.body, "name": self.name}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +61,8 @@ def read_prefixes(path: Path, *, limits: Limits, whole: bool = False) -> tuple[P
         except RequestError as error:
             raise ConfigError(f"{request.origin}: {error}") from error
         if body is not None:
-            found.setdefault(msgspec.json.encode(body), Prefix(body=body, origin=request.origin))
+            name = request.origin.removeprefix(f"{path.parent}/")[: limits.pin_name]
+            found.setdefault(msgspec.json.encode(body), Prefix(body=body, origin=request.origin, name=name))
     if not found:
         raise ConfigError(f"{path}: none of its requests has tools or a system prompt to warm")
     return tuple(found.values())

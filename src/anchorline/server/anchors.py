@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from concurrent.futures import Future
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -35,6 +35,7 @@ from anchorline.server.prepare import build_chat
 from anchorline.server.responses import json_response
 from anchorline.server.state import ServerState
 from anchorline.server.tenants import cache_tenant, owned
+from anchorline.server.warming import WarmOrder
 
 T = TypeVar("T")
 
@@ -56,7 +57,7 @@ class AnchorRoutes:
         state = self._state
         caller = Caller(received_seconds=state.monotonic(), tenant=tenant_of(request, state.config))
         raw = await self._body(request)
-        return await while_connected(request, self._create(raw, caller))
+        return json_response(await while_connected(request, self.make(raw, caller)))
 
     async def change(self, request: Request) -> Response:
         asked = parse_change(await self._body(request), limits=self._state.config.limits)
@@ -85,7 +86,8 @@ class AnchorRoutes:
     async def _ask(self, command: Command[T]) -> T:
         return await asyncio.wrap_future(self._state.engine.ask(command))
 
-    async def _create(self, raw: bytes, caller: Caller) -> Response:
+    async def make(self, raw: bytes, caller: Caller) -> dict[str, Any]:
+        """Prefill and pin what a body asks for; cancelling this ends it. Raises AnchorlineError."""
         order = await self._state.prepare(lambda: self._order(raw, caller))
         made = await self._ask(PinAnchor(order=order, prefilled=False))
         report = None
@@ -93,7 +95,7 @@ class AnchorRoutes:
             report = await self._prefill(order, caller)
             made = await self._ask(PinAnchor(order=order, prefilled=True))
             assert made is not None, "it is pinned, or refused with an error"
-        return json_response(made_anchor(made, report))
+        return made_anchor(made, report)
 
     def _order(self, raw: bytes, caller: Caller) -> AnchorOrder:
         call = parse_anchor(raw, limits=self._state.config.limits)
@@ -127,6 +129,16 @@ class AnchorRoutes:
         state.metrics.count_call(report)
         logger.info(call_line(report))
         return report
+
+
+async def warm(state: ServerState) -> None:
+    """Make the anchors of --warm, each as its tenant's own call would."""
+    routes = AnchorRoutes(state)
+
+    async def make(order: WarmOrder) -> dict[str, Any]:
+        return await routes.make(order.body, Caller(received_seconds=state.monotonic(), tenant=order.tenant))
+
+    await state.warming.run(make)
 
 
 class _Prefill:

@@ -36,11 +36,14 @@ class Routes:
         self._state = state
 
     async def health(self, request: Request) -> Response:
-        """200 while the engine serves, 503 afterwards; says so when the cache had to be switched off."""
+        """200 while the engine serves, 503 afterwards; says so when the cache had to be switched off.
+
+        ``warming`` is how many anchors of --warm are still to be made.
+        """
         if self._state.engine.alive:
-            fault = self._state.engine.stats().cache_fault
+            fault, left = self._state.engine.stats().cache_fault, self._state.warming.left
             detail = {} if fault is None else {"cache": "off", "cache_fault": fault}
-            return json_response({"status": "ok", **detail})
+            return json_response({"status": "ok", **detail, **({"warming": left} if left else {})})
         dead = ApiError(status=503, message="the engine has stopped", type="server_error", code="engine_failure")
         return error_response(dead, request.scope)
 

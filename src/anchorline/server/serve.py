@@ -8,8 +8,9 @@ import errno
 import os
 import signal
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from types import FrameType
+from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -69,7 +70,15 @@ def url_of(listener: socket.socket) -> str:
     return f"http://[{host}]:{port}" if listener.family == socket.AF_INET6 else f"http://{host}:{port}"
 
 
-def make_server(app: ASGIApp, config: ServerConfig) -> Server:
+Beside = Callable[[], Coroutine[Any, Any, None]]
+"""What goes on on the event loop while a server serves; it is cancelled when the server ends."""
+
+
+async def _nothing() -> None:
+    """Nothing goes on beside."""
+
+
+def make_server(app: ASGIApp, config: ServerConfig, *, beside: Beside = _nothing) -> Server:
     """A server for ``app`` that logs no access lines of its own; run it with ``run(sockets=[…])``."""
     return Server(
         uvicorn.Config(
@@ -85,15 +94,23 @@ def make_server(app: ASGIApp, config: ServerConfig) -> Server:
             backlog=1,
         ),
         shutdown_seconds=config.shutdown_seconds,
+        beside=beside,
     )
 
 
-def serve(app: ASGIApp, config: ServerConfig, *, listener: socket.socket, ready: Callable[[], None]) -> None:
+def serve(
+    app: ASGIApp,
+    config: ServerConfig,
+    *,
+    listener: socket.socket,
+    ready: Callable[[], None],
+    beside: Beside = _nothing,
+) -> None:
     """Serve ``app`` on a socket from ``open_socket`` until SIGTERM or SIGINT; then see ``Server``.
 
     ``ready`` is called once signals end the server in order. The handlers stay when this returns.
     """
-    server = make_server(app, config)
+    server = make_server(app, config, beside=beside)
     server.handle_signals()
     ready()
     server.run(sockets=[listener])
@@ -112,8 +129,10 @@ class Server(uvicorn.Server):
     thread works in is freed there.
     """
 
-    def __init__(self, config: uvicorn.Config, *, shutdown_seconds: float) -> None:
+    def __init__(self, config: uvicorn.Config, *, shutdown_seconds: float, beside: Beside = _nothing) -> None:
         super().__init__(config)
+        self._beside = beside
+        self._besides: asyncio.Task[None] | None = None
         self._shutdown_seconds = shutdown_seconds
         self._interrupts = 0
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -158,8 +177,11 @@ class Server(uvicorn.Server):
         await super().startup(sockets)
         for listener in sockets or ():
             listener.listen(_BACKLOG)  # asyncio has set it to uvicorn's
+        self._besides = asyncio.create_task(self._beside())
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        if self._besides is not None:
+            self._besides.cancel()
         ending = asyncio.create_task(self._end_calls())
         try:
             await super().shutdown(sockets)

@@ -8,7 +8,7 @@ import string
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 from anchorline.api.models import Served
@@ -26,6 +26,7 @@ from anchorline.output.format import ReplyFormat
 from anchorline.prompt.bounds import Budget, bounded
 from anchorline.prompt.turns import TurnMemo
 from anchorline.script.script import Script
+from anchorline.server.warming import Warming
 from anchorline.server.workers import Workers
 
 T = TypeVar("T")
@@ -136,6 +137,8 @@ class ServerState:
     """Generated turns that ``prompts`` knows again; None where every prompt is a function of its request."""
     responses: ResponseStore
     """Responses that clients may come back to."""
+    warming: Warming = field(default_factory=lambda: Warming(()))
+    """The anchors of --warm that are still to be made."""
     script: Script | None = None
     """Answers every chat call, when there is one."""
     wall_clock: Callable[[], float] = time.time

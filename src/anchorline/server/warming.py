@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from anchorline.errors import EngineFailure, QueueFull, RequestError
+from anchorline.errors import AnchorlineError, EngineFailure, QueueFull
 
 log = logging.getLogger("anchorline.warming")
 
@@ -54,14 +54,16 @@ class Warming:
             self._waiting.popleft()
 
     async def _make(self, order: WarmOrder, make: MakeAnchor) -> None:
-        """Make one; clients' requests that fill a queue come first."""
+        """Make one; clients' requests that fill a queue come first. Raises EngineFailure."""
         while True:
             try:
                 anchor = await make(order)
             except QueueFull as full:
                 await self._pause(full.retry_after_seconds)
                 continue
-            except RequestError as error:
+            except EngineFailure:
+                raise
+            except AnchorlineError as error:
                 log.warning("--warm: %s is not kept: %s", order.origin, error)
                 return
             log.info(
