@@ -42,6 +42,8 @@ def anchor_body(raw: bytes, *, path: str, limits: Limits, whole: bool) -> dict[s
         body["chat_template_kwargs"] = dict(prompt.template_kwargs)
     if prompt.effort is not None:
         body["reasoning_effort"] = prompt.effort
+    if prompt.cache_salt is not None:
+        body["cache_salt"] = prompt.cache_salt
     return body
 
 

@@ -266,6 +266,14 @@ class PrefixCache:
         self.arena.return_pages()
         self.tree.prune_ghosts()
 
+    def held_bytes(self, tenant: str) -> int:
+        """Bytes of all that is kept of ``tenant``."""
+        held = 0.0
+        for node in self.tree.kept:
+            if node.owner == tenant and node.rows is not None:
+                held += node.rows.nbytes * int(node.tokens.size) / node.rows.tokens + node.state_bytes
+        return round(held)
+
     def clear(self, tenant: str) -> int:
         """Forget everything of ``tenant`` that is neither pinned nor leased, ids too; the bytes that freed."""
         before = self.arena.used_bytes

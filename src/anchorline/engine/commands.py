@@ -155,8 +155,7 @@ class ClearCache:
                 loop.cache.pins.remove(pin)
         loop.forget_idle(self.tenant)
         freed = loop.cache.clear(self.tenant)
-        own = (node for node in loop.cache.tree.kept if node.owner == self.tenant)
-        return Cleared(freed_bytes=freed, kept_bytes=sum(node.kept_bytes for node in own))
+        return Cleared(freed_bytes=freed, kept_bytes=loop.cache.held_bytes(self.tenant))
 
 
 def _cache(loop: EngineLoop) -> PrefixCache:
