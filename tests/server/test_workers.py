@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from anchorline.config import Limits, ServerConfig
-from anchorline.errors import QueueFull, RequestError
+from anchorline.errors import EngineFailure, QueueFull, RequestError
 from anchorline.prompt.bounds import TemplateLimit
 from anchorline.prompt.template import ChatTemplate
 from anchorline.server.workers import Workers
@@ -43,6 +43,22 @@ async def held(workers: Workers, jobs: int) -> AsyncIterator[threading.Event]:
     finally:
         go_on.set()
         await asyncio.gather(*tasks)
+
+
+async def test_a_system_without_threads_left_leaves_those_that_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    workers, none = (Workers(threads=2, waiting=10) for _ in range(2))
+    async with held(workers, 1) as go_on:
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", refuse)
+            job = asyncio.create_task(workers.run(lambda: "done"))
+            with pytest.raises(EngineFailure, match="no thread can be started"):
+                await none.run(lambda: "done")
+        go_on.set()
+        assert await job == "done"
+    assert workers.close(timeout_seconds=10)
 
 
 async def test_results_and_errors_come_back() -> None:

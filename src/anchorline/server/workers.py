@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
-from anchorline.errors import QueueFull
+from anchorline.errors import EngineFailure, QueueFull
+
+log = logging.getLogger("anchorline.server")
 
 T = TypeVar("T")
 
@@ -63,7 +66,8 @@ class Workers:
     async def run(self, work: Callable[[], T]) -> T:
         """The result of ``work``, done on one of the threads.
 
-        Raises QueueFull when too many wait. A job whose task is cancelled is not begun any more.
+        Raises QueueFull when too many wait, EngineFailure when the system does not give a single thread. A job
+        whose task is cancelled is not begun any more.
         """
         job = _Job(work)
         with self._changed:
@@ -75,10 +79,9 @@ class Workers:
                     retry_after_seconds=RETRY_AFTER_SECONDS,
                     flag="--prepare-queue",
                 )
+            if self._threads < min(self._limit, self._busy + len(self._jobs) + 1):
+                self._start_thread()
             self._jobs.append(job)
-            if self._threads < min(self._limit, self._busy + len(self._jobs)):
-                self._threads += 1
-                threading.Thread(target=self._work, name=f"anchorline-worker-{self._threads}", daemon=True).start()
             self._changed.notify()
         try:
             return await job.done
@@ -87,6 +90,19 @@ class Workers:
                 if job in self._jobs:
                     self._jobs.remove(job)
             raise
+
+    def _start_thread(self) -> None:
+        """Start one more thread; where the system has none left, those that are there must do."""
+        thread = threading.Thread(target=self._work, name=f"anchorline-worker-{self._threads + 1}", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:
+            if not self._threads:
+                raise EngineFailure(f"no thread can be started: {error}") from error
+            log.warning("only %d threads prepare requests: %s (--prepare-threads)", self._threads, error)
+            self._limit = self._threads
+            return
+        self._threads += 1
 
     def close(self, *, timeout_seconds: float) -> bool:
         """Take no more jobs and wait for those that run; whether all have ended."""
