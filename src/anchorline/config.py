@@ -239,6 +239,12 @@ class EngineConfig:
         minimum=1 << 20,
         maximum=1 << 44,
     )
+    eviction: str = setting(
+        "cost-aware",
+        "--eviction",
+        "What stays when --cache-ram is full: what saves most prefill, what was used last, or what was there first.",
+        choices=("cost-aware", "lru", "none"),
+    )
     pin_budget_bytes: int | None = setting(
         None,
         "--pin-budget",

@@ -8,7 +8,6 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anchorline.cache.eviction import Victims
 from anchorline.cache.prefix_cache import PrefixCache
 from anchorline.cache.prompt import Owners, Prompt
 from anchorline.cache.tree import SegmentTree
@@ -72,17 +71,19 @@ def test_a_merge_stops_where_the_common_head_ends() -> None:
 
 
 def test_a_head_that_is_saved_again_is_an_export_of_its_own() -> None:
-    """What was kept when the save began was evicted before it got there."""
+    """What was kept when the save began was lost before it got there."""
     cache = make_cache(10_000)
     save(cache, common_head(1, 600))
     longer = common_head(1, 700)
-    state = cache.capture(lambda allocate: allocate(8), ends_reply=False)
+    call_class = cache.note_call(longer)
+    state = cache.capture(
+        longer, longer.tokens[:100], lambda allocate: allocate(8), call_class=call_class, ends_reply=False
+    )
     assert state is not None
     saving = cache.save(longer, longer.tokens, export, {100: state})
     next(saving)
-    victims = Victims(cache.tree)
-    while victims.drop_next():
-        pass
+    lost = next(node for node in cache.match(longer, longer.tokens).chain if node.start == 100)
+    cache.reject(lost)
     assert restorable(cache, longer) == 100
     list(saving)
     spans = cache.spans(cache.match(longer, longer.tokens), 100, 700)

@@ -6,9 +6,11 @@ from collections import Counter
 from collections.abc import Callable
 
 from anchorline.cache.pins import PinEnd, PinRefusal
-from anchorline.cache.prefix_cache import PrefixCache
+from anchorline.cache.policy import KeepValue, cost_aware
+from anchorline.cache.prefix_cache import PIECE_SHARE, PrefixCache
 from anchorline.cache.prompt import Cut, CutKind, Prompt
 from anchorline.cache.storage import Allocate
+from anchorline.cache.tree import Absence
 from anchorline.llama.interface import MemoryKind
 from tests.support.fake_runtime import capabilities_of, tokens_of
 
@@ -27,17 +29,25 @@ def make_cache(
     kind: MemoryKind = MemoryKind.PLAIN,
     exact: bool = False,
     clock: Callable[[], float] = lambda: 0.0,
+    keep_value: KeepValue = cost_aware,
+    longest_piece: int | None = None,
 ) -> PrefixCache:
-    """A cache for so many tokens, of which pins may hold ``pin_tokens``, or half."""
+    """A cache for so many tokens, of which pins may hold ``pin_tokens``, or half.
+
+    ``longest_piece`` is in tokens, instead of a share of the budget.
+    """
+    budget_bytes = budget_tokens * BYTES_PER_TOKEN
+    estimate = BYTES_PER_TOKEN if longest_piece is None else PIECE_SHARE * budget_bytes / longest_piece
     return PrefixCache(
         capabilities_of(kind),
-        budget_bytes=budget_tokens * BYTES_PER_TOKEN,
+        budget_bytes=budget_bytes,
         pin_budget_bytes=(budget_tokens // 2 if pin_tokens is None else pin_tokens) * BYTES_PER_TOKEN,
         max_pins=max_pins,
         exact=exact,
         batch_tokens=512,
-        bytes_per_token=BYTES_PER_TOKEN,
+        bytes_per_token=estimate,
         clock=clock,
+        keep_value=keep_value,
     )
 
 
@@ -50,7 +60,8 @@ def conversation(name: int, head: int, length: int, *, pin: bool = True) -> Prom
 
 
 def save(cache: PrefixCache, prompt: Prompt) -> None:
-    for _ in cache.save(prompt, prompt.tokens, export):
+    call_class = cache.note_call(prompt)
+    for _ in cache.save(prompt, prompt.tokens, export, call_class=call_class):
         pass
 
 
@@ -94,13 +105,22 @@ def test_a_head_over_the_pin_limit_is_refused_and_counted() -> None:
 
 
 def test_what_does_not_fit_is_counted_and_leaves_the_rest_alone() -> None:
-    cache = make_cache(1000)
+    cache = make_cache(1000, longest_piece=2000)
     save(cache, conversation(1, 0, 600))
     too_large = conversation(2, 0, 1001, pin=False)
     save(cache, too_large)
     assert cache.counters.unsaved == Counter(oversize=1)
     assert cache.match(too_large, too_large.tokens).restorable == 0
     assert cache.match(conversation(1, 0, 600), conversation(1, 0, 600).tokens).restorable == 600
+
+
+def test_of_what_is_too_long_the_beginning_is_kept_and_the_rest_was_seen() -> None:
+    cache = make_cache(8_000)
+    too_long = conversation(1, 0, 9_000, pin=False)
+    save(cache, too_long)
+    match = cache.match(too_long, too_long.tokens)
+    assert 7_000 < match.restorable <= 8_000
+    assert (match.seen, match.absence) == (9_000, Absence.NO_ROOM)
 
 
 def test_shared_heads_are_exported_once() -> None:

@@ -59,7 +59,7 @@ def test_the_least_valuable_go_first_and_pinned_heads_last() -> None:
 
 
 def test_leased_segments_stay() -> None:
-    cache = make_cache(4000)
+    cache = make_cache(4000, longest_piece=600)
     prompt = conversation(1, 0, 600, pin=False)
     saving = cache.save(prompt, prompt.tokens, export)
     next(saving)
@@ -69,7 +69,7 @@ def test_leased_segments_stay() -> None:
 
 
 def test_a_limit_holds_for_what_is_saved_next() -> None:
-    cache = make_cache(4000)
+    cache = make_cache(4000, longest_piece=800)
     save(cache, conversation(1, 0, 600, pin=False))
     cache.arena.limit(700 * BYTES_PER_TOKEN)
     save(cache, conversation(2, 0, 650, pin=False))
@@ -95,9 +95,10 @@ def export(start, end, allocate):
     return memory
 
 MIB = 1 << 20
-cache = make_cache(128 * MIB // BYTES_PER_TOKEN)
+cache = make_cache(128 * MIB // BYTES_PER_TOKEN, longest_piece=20 * MIB // BYTES_PER_TOKEN)
 for name in range(4):
     prompt = conversation(name, 0, 20 * MIB // BYTES_PER_TOKEN, pin=False)
+    cache.note_call(prompt)
     for _ in cache.save(prompt, prompt.tokens, export):
         pass
 full = resident()

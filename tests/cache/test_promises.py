@@ -10,6 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from anchorline.cache.pinning import AnchorOrder
 from anchorline.cache.pins import Pin, PinKind
+from anchorline.cache.policy import EVICTION
 from anchorline.cache.prefix_cache import PrefixCache
 from anchorline.cache.prompt import DEFAULT_TENANT, Cut, CutKind, PinWish, Prompt
 from anchorline.cache.rows import State
@@ -61,26 +62,36 @@ class Promises(RuleBasedStateMachine):
 
     @initialize(
         budget=st.sampled_from([40, 100, 400]),
+        policy=st.sampled_from(sorted(EVICTION)),
         share=st.sampled_from([2, 1]),
         max_pins=st.sampled_from([2, 100]),
         kind=st.sampled_from([MemoryKind.PLAIN, MemoryKind.HYBRID]),
         exact=st.booleans(),
     )
-    def start(self, budget: int, share: int, max_pins: int, kind: MemoryKind, exact: bool) -> None:
+    def start(self, budget: int, policy: str, share: int, max_pins: int, kind: MemoryKind, exact: bool) -> None:
         self.cache = make_cache(
-            budget, pin_tokens=budget // share, max_pins=max_pins, kind=kind, exact=exact, clock=lambda: self.seconds
+            budget,
+            pin_tokens=budget // share,
+            max_pins=max_pins,
+            kind=kind,
+            exact=exact,
+            clock=lambda: self.seconds,
+            keep_value=EVICTION[policy],
         )
 
     def begin(self, prompt: Prompt) -> Iterator[int]:
         """A save of ``prompt``; a state of a stateful model was captured wherever its prefill paused."""
+        call_class = self.cache.note_call(prompt)
         states: dict[int, State] = {}
         if self.cache.tree.stateful:
             wanted = {cut.position for cut in prompt.cuts} | {wish.position for wish in prompt.pin_wishes}
             for end in sorted({*wanted, len(prompt)}):
-                state = self.cache.capture(export_state, ends_reply=False)
+                state = self.cache.capture(
+                    prompt, prompt.tokens[:end], export_state, call_class=call_class, ends_reply=False
+                )
                 if state is not None:
                     states[end] = state
-        return self.cache.save(prompt, prompt.tokens, export, states)
+        return self.cache.save(prompt, prompt.tokens, export, states, call_class=call_class)
 
     def save(self, prompt: Prompt) -> None:
         for _ in self.begin(prompt):
@@ -105,8 +116,7 @@ class Promises(RuleBasedStateMachine):
 
     @rule(prompt=prompts())
     def restore(self, prompt: Prompt) -> None:
-        match = self.cache.match(prompt, prompt.tokens)
-        self.cache.touch(match, self.cache.resume_point(match, len(prompt) - 1))
+        self.cache.note_call(prompt)
 
     @rule(several=some_prompts, ttl=st.sampled_from([None, 50]))
     def pin_some(self, several: list[Prompt], ttl: float | None) -> None:

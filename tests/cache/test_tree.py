@@ -6,7 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from anchorline.cache.classes import CallClass
 from anchorline.cache.eviction import Victims
+from anchorline.cache.policy import Moment, least_recently_used
 from anchorline.cache.prompt import Owners
 from anchorline.cache.rows import Rows
 from anchorline.cache.tree import GHOST_TOKENS_MIN, Absence, Segment, SegmentTree
@@ -58,17 +60,22 @@ def test_tokens_are_stored_once(kept: list[list[int]]) -> None:
     assert sum(int(node.tokens.size) for node in tree) == len(unique)
 
 
+def victims_of(tree: SegmentTree) -> Victims:
+    return Victims(
+        tree, least_recently_used, Moment(tick=tree.tick, turn=tree.turn, stateful=False, bytes_per_token=1.0)
+    )
+
+
 def test_a_split_export_is_freed_with_its_last_view() -> None:
     tree = SegmentTree()
     freed: list[tuple[int, int]] = []
     keep_all(tree, [1, 2, 3, 4, 5, 6], freed)
     keep_all(tree, [1, 2, 3, 9], freed)
-    victims = Victims(tree)
+    victims = victims_of(tree)
     assert victims.drop_next()
+    assert freed == [(3, 4)]
     assert victims.drop_next()
-    assert set(freed) == {(3, 4)}
-    assert victims.drop_next()
-    assert set(freed) == {(3, 4), (0, 6)}
+    assert freed == [(3, 4), (0, 6)]
     assert not victims.drop_next()
 
 
@@ -78,8 +85,8 @@ def test_children_go_before_their_parents_even_when_more_valuable() -> None:
     keep_all(tree, [1, 2, 3, 4, 5])
     chain = tree.match(tokens_of([1, 2, 3, 4, 5]), MINE).chain
     for _ in range(50):
-        tree.touch(chain[1:])
-    victims = Victims(tree)
+        tree.touch(chain[1:], CallClass.CONVERSATION)
+    victims = victims_of(tree)
     assert victims.drop_next()
     assert tree.match(tokens_of([1, 2, 3, 4, 5]), MINE).restorable == 3
     assert victims.drop_next()
@@ -94,9 +101,9 @@ def test_held_segments_and_their_parents_stay(hold: str) -> None:
     keep_all(tree, [1, 2, 3, 4, 5])
     tail = tree.match(tokens_of([1, 2, 3, 4, 5]), MINE).chain[-1]
     setattr(tail, hold, 1)
-    assert not Victims(tree).drop_next()
+    assert not victims_of(tree).drop_next()
     setattr(tail, hold, 0)
-    assert Victims(tree).drop_next()
+    assert victims_of(tree).drop_next()
 
 
 def test_a_split_leaves_the_hold_on_the_tail_and_the_upper_part_alive() -> None:
@@ -105,21 +112,39 @@ def test_a_split_leaves_the_hold_on_the_tail_and_the_upper_part_alive() -> None:
     [node] = tree.match(tokens_of([1, 2, 3, 4]), MINE).chain
     node.pins = 1
     keep_all(tree, [1, 2, 9])
-    victims = Victims(tree)
+    victims = victims_of(tree)
     assert victims.drop_next()
     assert not victims.drop_next()
     assert tree.match(tokens_of([1, 2, 3, 4]), MINE).restorable == 4
 
 
-def test_least_recently_used_goes_first_among_equals() -> None:
+def test_the_least_by_the_key_goes_first() -> None:
     tree = SegmentTree()
     for first in (1, 2, 3):
-        tree.advance()
+        tree.touch([], CallClass.COLD)
         keep_all(tree, [first, 7, 7])
-    tree.touch(tree.match(tokens_of([1, 7, 7]), MINE).chain)
-    assert Victims(tree).drop_next()
+    tree.touch(tree.match(tokens_of([1, 7, 7]), MINE).chain, CallClass.COLD)
+    assert victims_of(tree).drop_next()
     assert tree.match(tokens_of([2, 7, 7]), MINE).restorable == 0
     assert tree.match(tokens_of([1, 7, 7]), MINE).restorable == 3
+
+
+def test_nothing_goes_that_is_worth_as_much() -> None:
+    tree = SegmentTree()
+    keep_all(tree, [1, 7, 7])
+    assert not victims_of(tree).drop_next(below=0.0)
+    assert victims_of(tree).drop_next(below=0.5)
+
+
+def test_what_one_export_holds_goes_together_so_that_its_bytes_are_free() -> None:
+    tree = SegmentTree()
+    freed: list[tuple[int, int]] = []
+    keep_all(tree, [1, 2, 3, 4, 5, 6], freed)
+    tree.descend(tokens_of([1, 2, 3, 9]), 4, MINE, from_node=tree.root)
+    assert len(tree.kept) == 2
+    assert victims_of(tree).drop_next()
+    assert freed == [(0, 6)]
+    assert not tree.kept
 
 
 def test_whole_tree_keeps_chunkings_apart() -> None:
@@ -140,7 +165,7 @@ def test_ghosts_are_forgotten_past_their_limit_and_kept_rows_are_not() -> None:
     tree = SegmentTree(ghost_tokens_limit=5 * GHOST_TOKENS_MIN)
     keep_all(tree, [5, 5, 5])
     for first in range(10, 30):
-        tree.advance()
+        tree.touch([], CallClass.COLD)
         tree.descend(tokens_of([first, 1, 1]), 3, MINE, from_node=tree.root)
         tree.prune_ghosts()
         assert tree.ghost_tokens <= 5 * GHOST_TOKENS_MIN
@@ -149,20 +174,17 @@ def test_ghosts_are_forgotten_past_their_limit_and_kept_rows_are_not() -> None:
     assert tree.match(tokens_of([10, 1, 1]), MINE).seen == 0
 
 
-def test_eviction_looks_at_kept_segments_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_eviction_looks_at_kept_segments_alone() -> None:
     """However many histories were seen, making room costs by what is kept."""
     tree = SegmentTree()
     keep_all(tree, [5, 5, 5])
     for first in range(100, 400):
         tree.descend(tokens_of([first, 1, 1]), 3, MINE, from_node=tree.root)
-    looked_at: list[Segment] = []
-    droppable = Segment.is_droppable.fget  # type: ignore[attr-defined]
+    judged: list[Segment] = []
 
-    def look(node: Segment) -> bool:
-        looked_at.append(node)
-        return bool(droppable(node))
+    def key(segment: Segment, moment: Moment) -> float:
+        judged.append(segment)
+        return 0.0
 
-    monkeypatch.setattr(Segment, "is_droppable", property(look))
-    assert Victims(tree).drop_next()
-    assert {node.start for node in looked_at} == {0}
-    assert len(set(looked_at)) <= 2
+    assert Victims(tree, key, Moment(tick=0, turn=0, stateful=False, bytes_per_token=1.0)).drop_next()
+    assert len(judged) == 1

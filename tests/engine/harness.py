@@ -51,6 +51,7 @@ class Harness:
         resident_idle: int = 1,
         exact: bool = False,
         checkpoint_every: int = 0,
+        eviction: str = "cost-aware",
         step_seconds: float = 0.001,
     ) -> None:
         """``step_seconds`` is what everything seems to take, a decode call for one."""
@@ -61,6 +62,7 @@ class Harness:
             resident_idle=resident_idle,
             exact=exact,
             checkpoint_every=checkpoint_every,
+            eviction=eviction,
             cache=cache_bytes is not None,
             cache_ram_bytes=cache_bytes or 0,
         )

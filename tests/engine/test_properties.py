@@ -7,6 +7,7 @@ import random
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from anchorline.cache.policy import EVICTION
 from anchorline.cache.tree import GHOST_TOKENS_MIN, SegmentTree
 from anchorline.engine.stream import Call
 from anchorline.errors import Cancelled
@@ -60,6 +61,7 @@ def worlds(draw: st.DrawFn) -> tuple[Harness, FakeRuntime]:
         resident_idle=resident_idle,
         exact=exact,
         checkpoint_every=draw(st.sampled_from([0, 7])),
+        eviction=draw(st.sampled_from(sorted(EVICTION))),
     )
     return harness, runtime
 

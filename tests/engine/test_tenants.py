@@ -200,14 +200,17 @@ def test_only_for_a_common_head_is_another_tenants_prefill_waited_for(
     assert prefilled == sum(map(len, asked)) - prefilled_once
 
 
-def test_two_tenants_pin_their_heads_each_and_a_common_one_once() -> None:
-    for head_is_common, pins in ((False, 2), (True, 1)):
+def test_each_tenant_pins_its_head_and_all_pin_the_rows_of_a_common_one() -> None:
+    for head_is_common, kept in ((False, 2), (True, 1)):
         harness = make()
         for tenant in (0, 1):
             prompt = Ask(tenant, HEAD, TAIL, head_is_common=head_is_common).prompt(apart=False)
             harness.report(replace(prompt, pin_head=True))
         assert harness.cache is not None
-        assert len(harness.cache.pins) == pins
+        pins = harness.cache.pins
+        (ann,), (ben,) = (pins.of(tenant) for tenant in TENANTS[:2])
+        assert (ann.segment is ben.segment) == head_is_common
+        assert pins.pinned_bytes == kept * ann.nbytes
 
 
 def test_anothers_reply_right_behind_a_common_head_keeps_its_state() -> None:

@@ -12,7 +12,7 @@ from tests.api.test_replies import REPORT
 
 def test_a_call_without_a_miss() -> None:
     assert call_line(REPORT) == (
-        "id=x plan=fork prompt=30 restored=15 prefilled=15 generated=4 tier=resident+host "
+        "id=x plan=fork prompt=30 restored=15 prefilled=15 generated=4 tier=resident+host class=cold "
         "queue_ms=500.0 restore_ms=125.0 prefill_ms=3000.0 ttft_ms=4000.0 seen=15 differs=none"
     )
 

@@ -311,7 +311,7 @@ class _Tally:
         for node in _path(segment):
             self._rows[node] += 1
             if self._rows[node] == 1:
-                self.nbytes += node.kept_bytes - node.state_bytes
+                self.nbytes += node.row_bytes
 
     def remove(self, segment: Segment) -> None:
         self._states[segment] -= 1
@@ -320,7 +320,7 @@ class _Tally:
         for node in _path(segment):
             self._rows[node] -= 1
             if self._rows[node] == 0:
-                self.nbytes -= node.kept_bytes - node.state_bytes
+                self.nbytes -= node.row_bytes
 
 
 def _path(segment: Segment) -> Iterable[Segment]:

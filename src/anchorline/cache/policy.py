@@ -1,24 +1,84 @@
-"""What goes first when room is needed: one key function of one segment. Pure."""
+"""What goes first when room is needed: each policy is one key function of one segment. Pure.
+
+The segment with the least key goes first, and nothing goes for rows whose own key is not greater: so a key also
+decides what is let in.
+"""
 
 from __future__ import annotations
 
-import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
+from anchorline.cache.classes import CallClass
 from anchorline.cache.tree import Segment
 
-HALF_LIFE_USES = 64
-"""After so many uses of the tree an old use counts half."""
+FIRST_SIGHT_TURNS = 64
+"""What was seen once counts as what is used once in so many turns of conversations, until it is used again."""
+NEXT_TURN = 0.5
+"""How likely a conversation goes on from its newest tokens: it may go on beside them, or never."""
+LEFTOVER = 1e-9
+"""What a side call's segments count in comparison with all others."""
 
 
-def keep_value(segment: Segment, *, tick: int, stateful: bool) -> float:
-    """Expected recomputed tokens saved per kept byte; the segment with the least goes first.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moment:
+    """When a segment is judged, and in what cache."""
 
-    The decayed number of uses, times the tokens that a miss would recompute, per byte. A segment
-    never used again since it was saved counts one use at its birth.
+    tick: int
+    turn: int
+    stateful: bool
+    bytes_per_token: float
+    """Of rows that are not kept yet."""
+
+
+KeepValue = Callable[[Segment, Moment], float]
+
+
+def least_recently_used(segment: Segment, moment: Moment) -> float:
+    """The tick of its last use."""
+    return float(segment.last_used)
+
+
+def never(segment: Segment, moment: Moment) -> float:
+    """The same for all: nothing ever goes, and what does not fit is refused."""
+    return 0.0
+
+
+def cost_aware(segment: Segment, moment: Moment) -> float:
+    """Expected recomputed tokens saved per turn to come and per byte."""
+    saved = expected_uses(segment, tick=moment.tick, turn=moment.turn)
+    if segment.rows is None:
+        return saved / max(moment.bytes_per_token, 1.0)
+    return saved * recomputed_tokens(segment, stateful=moment.stateful) / max(segment.kept_bytes, 1)
+
+
+EVICTION: Mapping[str, KeepValue] = {"cost-aware": cost_aware, "lru": least_recently_used, "none": never}
+"""By the values of ``--eviction``."""
+
+
+def expected_uses(segment: Segment, *, tick: int, turn: int) -> float:
+    """Expected uses per turn of a conversation, whichever, to come.
+
+    One in each of its usual gaps, and once it is overdue one in as long as it has not been used. Tokens
+    seen once have no gap of their own: a conversation's next turn comes as its last ones did, anything
+    else is on probation, the newer before the older.
     """
-    age = tick - segment.last_used
-    expected_uses = (1.0 + segment.uses) * math.exp2(-age / HALF_LIFE_USES)
-    return expected_uses * recomputed_tokens(segment, stateful=stateful) / max(segment.charged_bytes, 1)
+    if segment.call_class is CallClass.SIDE:
+        return LEFTOVER / (1 + tick - segment.last_used)
+    age = turn - segment.last_turn + 1
+    if segment.use_gap is not None:
+        return 1 / max(segment.use_gap, age)
+    if segment.call_class is CallClass.CONVERSATION:
+        return NEXT_TURN / max(_gap_before(segment), age)
+    return 1 / (FIRST_SIGHT_TURNS + tick - segment.last_used)
+
+
+def _gap_before(segment: Segment) -> float:
+    """The gap of the nearest parent that has one; 1 where none has."""
+    node = segment.parent
+    while node is not None and node.use_gap is None:
+        node = node.parent
+    return 1.0 if node is None or node.use_gap is None else node.use_gap
 
 
 def recomputed_tokens(segment: Segment, *, stateful: bool) -> int:

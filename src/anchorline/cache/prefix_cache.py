@@ -6,10 +6,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
+from anchorline.cache.classes import CallClass, at_end, classify
 from anchorline.cache.compaction import Run, choose_merge, runs_of
 from anchorline.cache.cuts import PIECE_TOKENS_MIN, chunk_ends, kept_chunk_ends, piece_ends
 from anchorline.cache.pinning import Pinning
 from anchorline.cache.pins import Pins
+from anchorline.cache.policy import KeepValue, cost_aware
 from anchorline.cache.prompt import Owners, Prompt
 from anchorline.cache.retention import thin_states
 from anchorline.cache.rows import Rows, State
@@ -19,6 +21,8 @@ from anchorline.llama.interface import Capabilities, TokenArray
 
 PIECE_BYTES_MAX = 128 << 20
 """About the largest export; at memory speed it takes a few hundredths of a second."""
+PIECE_SHARE = 0.0625
+"""No export is larger than this share of the budget: of what is too long to be kept, its beginning is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +38,16 @@ class RestoreSpan:
     def cells_end(self) -> int:
         """Where a sequence would end that held every token in the pool while this is imported."""
         return self.start + self.rows.tokens
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """What is saved, and for whom."""
+
+    tokens: TokenArray
+    owners: Owners
+    call_class: CallClass
+    export: Export
 
 
 class PrefixCache:
@@ -54,13 +68,16 @@ class PrefixCache:
         batch_tokens: int,
         bytes_per_token: float,
         clock: Callable[[], float],
+        keep_value: KeepValue = cost_aware,
     ) -> None:
         """``bytes_per_token`` is an estimate that bounds pieces; what is kept is counted as it is.
 
-        ``clock`` is monotonic; pins expire by it.
+        ``clock`` is monotonic; pins expire by it. ``keep_value`` is the policy: what goes first when room is needed.
         """
         self.tree = SegmentTree(splitting=not exact, stateful=capabilities.has_state)
-        self.storage = HostStorage(self.tree, budget_bytes=budget_bytes)
+        self.storage = HostStorage(
+            self.tree, budget_bytes=budget_bytes, keep_value=keep_value, bytes_per_token=bytes_per_token
+        )
         self.arena = self.storage.arena
         self.counters = self.storage.counters
         self.pins = Pins(limit_bytes=min(pin_budget_bytes, self.arena.budget_bytes), limit=max_pins)
@@ -74,18 +91,20 @@ class PrefixCache:
         )
         self._clock = clock
         self._batch_tokens = batch_tokens
-        self._piece_tokens = max(PIECE_TOKENS_MIN, int(PIECE_BYTES_MAX / max(bytes_per_token, 1.0)))
+        piece_bytes = min(PIECE_BYTES_MAX, self.arena.budget_bytes * PIECE_SHARE)
+        self._piece_tokens = max(PIECE_TOKENS_MIN, int(piece_bytes / max(bytes_per_token, 1.0)))
 
     # -- reading ------------------------------------------------------------------------------
 
     def match(self, prompt: Prompt, tokens: TokenArray) -> Match:
         """How far ``tokens`` agree with what was seen and what is kept. Changes nothing.
 
-        ``tokens`` are the prompt's, and what was generated since when a stream is taken up again.
+        ``tokens`` are the prompt's or its first, and what was generated since when a stream is taken up again.
         """
         if self.tree.splitting:
             return self.tree.match(tokens, prompt.owners)
-        return self.tree.match_chunks(tokens, chunk_ends(prompt, self._batch_tokens)[:-1], prompt.owners)
+        ends = [end for end in chunk_ends(prompt, self._batch_tokens)[:-1] if end <= tokens.size]
+        return self.tree.match_chunks(tokens, ends, prompt.owners)
 
     def resume_point(self, match: Match, limit: int) -> int:
         """The last position, at most ``limit``, up to which ``match`` can be restored; 0 when nowhere.
@@ -103,9 +122,19 @@ class PrefixCache:
         """The segment of ``match`` that ends at ``position``, a resume point of a stateful model."""
         return next(segment for segment in match.chain if segment.end == position)
 
-    def touch(self, match: Match, restored: int) -> None:
-        """Note that the segments of ``match`` up to ``restored`` were used."""
-        self.tree.touch([segment for segment in match.chain if segment.start < restored])
+    def note_call(self, prompt: Prompt) -> CallClass:
+        """Note a use of what was seen of ``prompt``, kept or not, by a new call; its class."""
+        seen = self._seen(prompt, prompt.tokens)
+        call_class = classify(prompt, seen[-1].end if seen else 0)
+        self.tree.touch(seen, call_class)
+        return call_class
+
+    def _seen(self, prompt: Prompt, tokens: TokenArray) -> list[Segment]:
+        """The segments of what was seen of ``tokens``, of chunks only those kept. May split the last."""
+        match = self.match(prompt, tokens)
+        if self.tree.splitting:
+            return self.tree.descend(tokens, match.seen, prompt.owners, from_node=self.tree.root)
+        return [segment for segment in match.chain if segment.end <= match.restorable]
 
     def expire_pins(self) -> None:
         """End the pins whose time is over; costs next to nothing while there are none."""
@@ -141,22 +170,41 @@ class PrefixCache:
 
     # -- saving -------------------------------------------------------------------------------
 
-    def capture(self, export: ExportState, *, ends_reply: bool) -> State | None:
-        """A state, held by the caller until ``save`` takes it; None when there is no room (counted)."""
-        stored = self.storage.store_state(export, ends_reply=ends_reply)
+    def capture(
+        self, prompt: Prompt, tokens: TokenArray, export: ExportState, *, call_class: CallClass, ends_reply: bool
+    ) -> State | None:
+        """A state behind ``tokens``, held by the caller until ``save`` takes it; None without room (counted)."""
+        worth = self.storage.worth([self._tip(prompt, tokens, call_class)])
+        stored = self.storage.store_state(export, worth=worth, ends_reply=ends_reply)
         return stored if isinstance(stored, State) else None
 
+    def _tip(self, prompt: Prompt, tokens: TokenArray, call_class: CallClass) -> Segment:
+        """The segment at the end of ``tokens``; where they were not seen yet, as it would be."""
+        seen = self._seen(prompt, tokens)
+        parent = seen[-1] if seen else self.tree.root
+        if parent.end == tokens.size:
+            return parent
+        tip = Segment(parent, parent.end, tokens[parent.end :], owner=prompt.owners.at(parent.end))
+        tip.last_used, tip.last_turn, tip.call_class = self.tree.tick, self.tree.turn, call_class
+        return tip
+
     def save(
-        self, prompt: Prompt, tokens: TokenArray, export: Export, states: dict[int, State] | None = None
+        self,
+        prompt: Prompt,
+        tokens: TokenArray,
+        export: Export,
+        states: dict[int, State] | None = None,
+        *,
+        call_class: CallClass = CallClass.COLD,
     ) -> Iterator[int]:
-        """Keep the rows of ``tokens``, as far as they are not kept yet, and pin what the prompt asks for.
+        """Keep the rows of ``tokens``, as far as they are not kept yet and worth it, and pin what the prompt asks for.
 
         ``tokens`` begin as the prompt does. ``states`` are taken over, by position, and those whose
         rows cannot be kept are freed. Yields the end of each piece once it is kept, so that the
         engine can do other work in between. The path is leased until the iterator ends.
         """
         states = {} if states is None else states
-        self.tree.advance()
+        call_class = at_end(call_class, int(tokens.size) - len(prompt))
         if self.tree.splitting:
             kept = self.tree.match(tokens, prompt.owners).restorable
             pieces = piece_ends(prompt, kept, int(tokens.size), longest=self._piece_tokens)
@@ -164,7 +212,8 @@ class PrefixCache:
             pieces = [end for end in kept_chunk_ends(prompt, self._batch_tokens) if end <= tokens.size]
         path: list[Segment] = []
         try:
-            yield from self._save_pieces(prompt.owners, tokens, path, sorted({*pieces, *states}), export, states)
+            source = _Source(tokens, prompt.owners, call_class, export)
+            yield from self._save_pieces(source, path, sorted({*pieces, *states}), states)
             self.pinning.after_save(prompt, int(tokens.size))
             if self.tree.stateful:
                 thin_states(self.tree, path, prompt)
@@ -177,44 +226,51 @@ class PrefixCache:
             self.tree.prune_ghosts()
 
     def _save_pieces(
-        self,
-        owners: Owners,
-        tokens: TokenArray,
-        path: list[Segment],
-        ends: list[int],
-        export: Export,
-        states: dict[int, State],
+        self, source: _Source, path: list[Segment], ends: list[int], states: dict[int, State]
     ) -> Iterator[int]:
-        for end in ends:
-            parent = path[-1] if path else self.tree.root
-            if parent.end < end:
-                for node in self.tree.descend(tokens, end, owners, from_node=parent):
-                    node.leases += 1
-                    path.append(node)
-                if not self._fill(path, parent.end, end, export):
-                    return
+        for index, end in enumerate(ends):
+            absence = self._fill(self._go_on(path, source, end), source.export)
+            if absence is not None:
+                self._leave_out(path, source, ends[index + 1 :], absence)
+                return
             state = states.pop(end, None)
             if state is not None:
                 self.tree.keep_state(path[-1], state)
             yield end
 
-    def _fill(self, path: list[Segment], start: int, end: int, export: Export) -> bool:
-        """Give rows to the ghosts of ``path`` in [start, end); False when they stay ghosts.
+    def _go_on(self, path: list[Segment], source: _Source, end: int) -> list[Segment]:
+        """Lead ``path`` on to ``end``, leased; what was added to it."""
+        parent = path[-1] if path else self.tree.root
+        added = self.tree.descend(source.tokens, end, source.owners, from_node=parent)
+        for node in added:
+            node.leases += 1
+            node.call_class = max(node.call_class, source.call_class)
+        path.extend(added)
+        return added
 
-        One export serves a run of neighbouring ghosts of one owner, which share it.
+    def _fill(self, nodes: list[Segment], export: Export) -> Absence | None:
+        """Give rows to the ghosts among ``nodes``, neighbours; why not, when they stay ghosts.
+
+        One export serves those of one owner, which share it.
         """
-        missing = [node for node in path if node.start >= start and node.end <= end and node.rows is None]
+        missing = [node for node in nodes if node.rows is None]
         for _, owned in groupby(missing, key=lambda node: node.owner):
             run = list(owned)
-            rows = self.storage.store_rows(run[0].start, run[-1].end, export)
+            rows = self.storage.store_rows(run[0].start, run[-1].end, export, worth=self.storage.worth(run))
             if isinstance(rows, Absence):
                 for node in missing:
                     if node.rows is None:
                         node.absence = rows
-                return False
+                return rows
             for node in run:
                 self.tree.keep(node, rows)
-        return True
+        return None
+
+    def _leave_out(self, path: list[Segment], source: _Source, ends: list[int], absence: Absence) -> None:
+        """Note that the rest was seen: behind what is not kept nothing can be restored."""
+        for end in ends:
+            for node in self._go_on(path, source, end):
+                node.absence = absence
 
     # -- compaction ---------------------------------------------------------------------------
 
@@ -243,7 +299,8 @@ class PrefixCache:
         segments = [segment for run in runs for segment in run.segments]
         for node in chain:
             node.leases += 1
-        rows = self.storage.store_merged(segments[0].start, segments[-1].end, export)
+        worth = self.storage.worth(segments)
+        rows = self.storage.store_merged(segments[0].start, segments[-1].end, export, worth=worth)
         for node in chain:
             node.leases -= 1
         if rows is None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from anchorline.cache.eviction import Victims
 from anchorline.cache.host import Extent, HostArena
+from anchorline.cache.policy import KeepValue, Moment
 from anchorline.cache.rows import Rows, State
-from anchorline.cache.tree import Absence, SegmentTree
+from anchorline.cache.tree import Absence, Segment, SegmentTree
 
 Allocate = Callable[[int], memoryview | None]
 Export = Callable[[int, int, Allocate], memoryview | None]
@@ -51,16 +53,31 @@ class CacheCounters:
 
 
 class HostStorage:
-    """The arena of a tree. What does not fit is made room for; what cannot be is counted with its reason."""
+    """The arena of a tree. Room is made by giving up what is worth less; what does not fit is counted with its reason.
 
-    def __init__(self, tree: SegmentTree, *, budget_bytes: int) -> None:
+    What something is worth is said in the policy's own terms (``worth``).
+    """
+
+    def __init__(self, tree: SegmentTree, *, budget_bytes: int, keep_value: KeepValue, bytes_per_token: float) -> None:
+        """``bytes_per_token`` is the estimate by which rows are judged that are not exported yet."""
         self.arena = HostArena(budget_bytes)
         self.counters = CacheCounters()
         self._tree = tree
+        self._keep_value = keep_value
+        self._bytes_per_token = bytes_per_token
 
-    def store_rows(self, start: int, end: int, export: Export) -> Rows | Absence:
+    def worth(self, segments: Sequence[Segment]) -> float:
+        """What the best of ``segments``, kept or not, is worth now."""
+        return max(self._keep_value(segment, self._moment) for segment in segments)
+
+    @property
+    def _moment(self) -> Moment:
+        tree = self._tree
+        return Moment(tick=tree.tick, turn=tree.turn, stateful=tree.stateful, bytes_per_token=self._bytes_per_token)
+
+    def store_rows(self, start: int, end: int, export: Export, *, worth: float) -> Rows | Absence:
         """The exported rows of [start, end), or why there are none."""
-        stored = self._store(lambda allocate: export(start, end, allocate))
+        stored = self._store(lambda allocate: export(start, end, allocate), worth=worth)
         if isinstance(stored, Absence):
             self.counters.unsaved[stored] += 1
             return stored
@@ -74,9 +91,9 @@ class HostStorage:
         """How large a merged copy may be: what is free at once, or the share that others may be evicted for."""
         return max(self.arena.largest_free_bytes, int(self.arena.budget_bytes * MERGE_EVICTION_SHARE))
 
-    def store_merged(self, start: int, end: int, export: Export) -> Rows | None:
+    def store_merged(self, start: int, end: int, export: Export, *, worth: float) -> Rows | None:
         """The rows of [start, end), which are kept in parts, as one; None when there is no room (counted)."""
-        stored = self._store(lambda allocate: export(start, end, allocate))
+        stored = self._store(lambda allocate: export(start, end, allocate), worth=worth)
         if isinstance(stored, Absence):
             self.counters.unmerged[stored] += 1
             return None
@@ -84,9 +101,9 @@ class HostStorage:
         self.counters.merged_bytes += memory.nbytes
         return Rows(memory, start, end, free)
 
-    def store_state(self, export: ExportState, *, ends_reply: bool) -> State | Absence:
+    def store_state(self, export: ExportState, *, worth: float, ends_reply: bool) -> State | Absence:
         """The exported state, or why there is none."""
-        stored = self._store(export)
+        stored = self._store(export, worth=worth)
         if isinstance(stored, Absence):
             self.counters.unsaved[stored] += 1
             return stored
@@ -95,13 +112,13 @@ class HostStorage:
         self.counters.exported_bytes += memory.nbytes
         return State(memory, free, ends_reply=ends_reply)
 
-    def _store(self, export: ExportState) -> tuple[memoryview, Callable[[], None]] | Absence:
+    def _store(self, export: ExportState, *, worth: float) -> tuple[memoryview, Callable[[], None]] | Absence:
         extents: list[Extent] = []
         reasons: list[Absence] = []
-        victims = Victims(self._tree)
+        victims = self._victims()
 
         def allocate(size_bytes: int) -> memoryview | None:
-            taken = self._take(size_bytes, victims)
+            taken = self._take(size_bytes, victims, worth=worth)
             if isinstance(taken, Absence):
                 reasons.append(taken)
                 return None
@@ -118,14 +135,14 @@ class HostStorage:
         free()
         return reasons[-1] if reasons else Absence.EXPORT_FAILED
 
-    def _take(self, size_bytes: int, victims: Victims) -> Extent | Absence:
+    def _take(self, size_bytes: int, victims: Victims, *, worth: float) -> Extent | Absence:
         if size_bytes > self.arena.budget_bytes:
             return Absence.OVERSIZE
         if size_bytes > self.arena.limit_bytes:
             return Absence.MEMORY_SHORT
         extent = self.arena.allocate(size_bytes)
         while extent is None:
-            if not self._evict(victims):
+            if not self._evict(victims, below=worth):
                 return Absence.NO_ROOM
             extent = self.arena.allocate(size_bytes)
         return extent
@@ -133,15 +150,18 @@ class HostStorage:
     def free(self, size_bytes: int) -> int:
         """Evict the least valuable until ``size_bytes`` more are free; the bytes freed, less when no more may go."""
         before = self.arena.used_bytes
-        victims = Victims(self._tree)
+        victims = self._victims()
         while before - self.arena.used_bytes < size_bytes and self._evict(victims):
             pass
         return before - self.arena.used_bytes
 
-    def _evict(self, victims: Victims) -> bool:
-        """Give up one thing; False when there is none."""
+    def _victims(self) -> Victims:
+        return Victims(self._tree, self._keep_value, self._moment)
+
+    def _evict(self, victims: Victims, *, below: float = math.inf) -> bool:
+        """Give up one thing that is worth less than ``below``; False when there is none."""
         before = self.arena.used_bytes
-        if not victims.drop_next():
+        if not victims.drop_next(below=below):
             return False
         self.counters.evictions += 1
         self.counters.evicted_bytes += before - self.arena.used_bytes

@@ -27,6 +27,7 @@ from itertools import count
 
 import numpy as np
 
+from anchorline.cache.classes import CallClass
 from anchorline.cache.prompt import Owners
 from anchorline.cache.rows import Rows, State
 from anchorline.cache.tokens import common_prefix
@@ -38,7 +39,7 @@ class Absence(StrEnum):
 
     EVICTED = "evicted"
     NO_ROOM = "no_room"
-    """Nothing could be freed for them."""
+    """Nothing that is worth less could be freed for them."""
     OVERSIZE = "oversize"
     """They are larger than the whole budget."""
     MEMORY_SHORT = "memory_short"
@@ -52,7 +53,9 @@ class Segment:
 
     __slots__ = (
         "absence",
+        "call_class",
         "children",
+        "last_turn",
         "last_used",
         "leases",
         "owner",
@@ -62,7 +65,7 @@ class Segment:
         "start",
         "state",
         "tokens",
-        "uses",
+        "use_gap",
     )
 
     def __init__(self, parent: Segment | None, start: int, tokens: TokenArray, *, owner: str | None) -> None:
@@ -79,8 +82,22 @@ class Segment:
         self.absence: Absence | None = None
         self.leases = 0
         self.pins = 0
+        self.call_class = CallClass.SIDE
+        """The highest of the calls that held these tokens."""
         self.last_used = 0
-        self.uses = 0.0
+        """The tick at which a call last held them …"""
+        self.last_turn = 0
+        """… and the turn."""
+        self.use_gap: float | None = None
+        """Turns between two such calls, smoothed; None while there was one."""
+
+    def note_use(self, tick: int, turn: int, call_class: CallClass) -> None:
+        """A call came back to these tokens. Uses that follow more quickly count at once, slower ones bit by bit."""
+        elapsed = float(max(turn - self.last_turn, 1))
+        gap = elapsed if self.use_gap is None else self.use_gap
+        self.use_gap = min(elapsed, (gap + elapsed) / 2)
+        self.last_used, self.last_turn = tick, turn
+        self.call_class = max(self.call_class, call_class)
 
     @property
     def end(self) -> int:
@@ -94,22 +111,17 @@ class Segment:
     @property
     def kept_bytes(self) -> int:
         """This node's share of its export, by tokens, and its state; 0 for a ghost."""
-        return 0 if self.rows is None else self._bytes_of(self.rows.tokens)
+        return 0 if self.rows is None else self.row_bytes + self.state_bytes
+
+    @property
+    def row_bytes(self) -> int:
+        """This node's share of its export, by tokens."""
+        return 0 if self.rows is None else self.rows.nbytes * int(self.tokens.size) // self.rows.tokens
 
     @property
     def state_bytes(self) -> int:
         """Of the state at its end; part of ``kept_bytes``."""
         return 0 if self.state is None else self.state.nbytes
-
-    @property
-    def charged_bytes(self) -> int:
-        """As ``kept_bytes``, but what nobody views of the export any more is charged to those who view the rest."""
-        return 0 if self.rows is None else self._bytes_of(self.rows.viewed_tokens)
-
-    def _bytes_of(self, sharing_tokens: int) -> int:
-        assert self.rows is not None
-        share = self.rows.nbytes * int(self.tokens.size) // sharing_tokens
-        return share + self.state_bytes
 
     def offspring(self) -> Iterator[Segment]:
         for siblings in self.children.values():
@@ -166,6 +178,7 @@ class SegmentTree:
         self.state_bytes = 0
         self._ghost_tokens_limit = ghost_tokens_limit
         self._tick = 0
+        self._turn = 0
 
     def match(self, tokens: TokenArray, owners: Owners) -> Match:
         """The deepest agreement of ``tokens`` with what ``owners`` see of a splitting tree. Changes nothing."""
@@ -252,7 +265,7 @@ class SegmentTree:
 
     def _new_child(self, parent: Segment, span: TokenArray, owner: str | None) -> Segment:
         child = Segment(parent, parent.end, span.astype(np.int32, copy=True), owner=owner)
-        child.last_used = self._tick
+        child.last_used, child.last_turn = self._tick, self._turn
         parent.children.setdefault(child.slot, []).append(child)
         self.ghost_tokens += _ghost_cost(child)
         return child
@@ -266,7 +279,8 @@ class SegmentTree:
         assert node.parent is not None
         cost_before = _ghost_cost(node)
         upper = Segment(node.parent, node.start, node.tokens[:at], owner=node.owner)
-        upper.last_used, upper.uses, upper.absence = node.last_used, node.uses, node.absence
+        upper.last_used, upper.last_turn, upper.use_gap = node.last_used, node.last_turn, node.use_gap
+        upper.call_class, upper.absence = node.call_class, node.absence
         if node.rows is not None:
             upper.rows = node.rows  # the two parts view what the one did
             self.kept[upper] = None
@@ -286,7 +300,6 @@ class SegmentTree:
         assert rows.start <= node.start
         assert node.end <= rows.end
         node.rows = rows.view(int(node.tokens.size))
-        node.last_used = self._tick
         node.absence = None
         self.kept[node] = None
         self.kept_tokens += int(node.tokens.size)
@@ -344,21 +357,29 @@ class SegmentTree:
         self.kept_tokens -= int(node.tokens.size)
         self.ghost_tokens += _ghost_cost(node)
 
-    def touch(self, chain: tuple[Segment, ...] | list[Segment]) -> None:
-        """Note one use of each segment of ``chain``."""
-        self.advance()
-        for node in chain:
-            node.last_used = self._tick
-            node.uses += 1.0
-
-    def advance(self) -> None:
-        """Let the clock of recency go on by one use."""
+    def touch(self, nodes: Sequence[Segment], call_class: CallClass) -> None:
+        """Note that one more call held the tokens of ``nodes``, kept or not."""
         self._tick += 1
+        self._turn += call_class is CallClass.CONVERSATION
+        for node in nodes:
+            node.note_use(self._tick, self._turn, call_class)
+
+    def tokens_by_class(self) -> dict[CallClass, int]:
+        """Kept tokens by the class of their segments."""
+        tokens = dict.fromkeys(CallClass, 0)
+        for node in self.kept:
+            tokens[node.call_class] += int(node.tokens.size)
+        return tokens
 
     @property
     def tick(self) -> int:
-        """Uses noted so far: the clock of recency."""
+        """Calls noted so far: the clock of recency."""
         return self._tick
+
+    @property
+    def turn(self) -> int:
+        """Calls of conversations noted so far: the clock of rhythm, which no flood of other calls moves."""
+        return self._turn
 
     def __iter__(self) -> Iterator[Segment]:
         """Every node but the root, parents before children."""

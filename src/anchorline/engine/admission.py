@@ -119,6 +119,8 @@ class Admission:
                 restore_seconds=restored - planned,
                 rejected_plans=tuple((_PLAN_KINDS[kind], why) for kind, why in plan.rejected),
             )
+            if self.cache is not None and stream.call.request.use_cache:
+                stream.call.call_class = self.cache.note_call(stream.call.prompt)
             if stream.call.request.on_admitted is not None:
                 stream.call.request.on_admitted(stream.call.report(restored))
         return Outcome.STARTED

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from queue import Empty, SimpleQueue
 from typing import TypeVar
 
+from anchorline.cache.policy import EVICTION
 from anchorline.cache.prefix_cache import PrefixCache
 from anchorline.config import EngineConfig
 from anchorline.engine.commands import Asked, Command
@@ -60,6 +61,7 @@ def make_cache(config: EngineConfig, runtime: Runtime, clock: Clock) -> PrefixCa
         exact=config.exact,
         batch_tokens=limits.batch_tokens,
         bytes_per_token=limits.bytes_per_token,
+        keep_value=EVICTION[config.eviction],
         clock=clock,
     )
 
@@ -283,7 +285,9 @@ class Engine:
             host_budget_bytes=cache.arena.budget_bytes,
             host_limit_bytes=cache.arena.limit_bytes,
             host_used_bytes=cache.arena.used_bytes,
+            eviction=self._config.eviction,
             host_segments=len(cache.tree.kept),
+            host_tokens_by_class=cache.tree.tokens_by_class(),
             host_tokens=cache.tree.kept_tokens,
             host_states=cache.tree.states,
             host_state_bytes=cache.tree.state_bytes,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from anchorline.cache.classes import CallClass
 from anchorline.cache.plan import Resident
 from anchorline.cache.prompt import Owners, Prompt
 from anchorline.cache.rows import State
@@ -47,7 +48,19 @@ class PendingSave:
 class LiveSequence:
     """One sequence of the pool: the first ``length`` tokens of ``buffer`` are decoded into its cells."""
 
-    __slots__ = ("buffer", "busy", "id", "last_used", "length", "prompt", "saving", "shared", "shared_with", "states")
+    __slots__ = (
+        "buffer",
+        "busy",
+        "call_class",
+        "id",
+        "last_used",
+        "length",
+        "prompt",
+        "saving",
+        "shared",
+        "shared_with",
+        "states",
+    )
 
     def __init__(self, sequence: int, prompt: Prompt, buffer: TokenBuffer) -> None:
         self.id = sequence
@@ -55,6 +68,8 @@ class LiveSequence:
         self.buffer = buffer
         self.length = 0
         self.busy = True
+        self.call_class = CallClass.COLD
+        """Of the call that it runs for, or ran for last."""
         self.last_used = 0
         self.shared_with: LiveSequence | None = None
         self.shared = 0

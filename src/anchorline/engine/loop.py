@@ -137,6 +137,7 @@ class EngineLoop:
     def _run(self, stream: Stream) -> None:
         """Count a seated stream among the running ones."""
         assert stream.live is not None
+        stream.live.call_class = stream.call.call_class
         if stream.sampler is None and not stream.only_prefills:
             constraint = stream.call.request.constraint
             mask = None if constraint is None else constraint.start()

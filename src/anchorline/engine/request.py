@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
+from anchorline.cache.classes import CallClass
 from anchorline.cache.prompt import Prompt
 from anchorline.errors import AnchorlineError
 from anchorline.llama.interface import SamplingParams, TokenArray, TokenConstraint, TokenLogprob
@@ -110,6 +111,8 @@ class CallReport:
     """
 
     id: str
+    call_class: CallClass = CallClass.COLD
+    """What the cache took it for."""
     plan: PlanKind
     prompt_tokens: int
     resident_tokens: int

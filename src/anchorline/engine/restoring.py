@@ -29,7 +29,6 @@ class Restorer:
         With plain attention the sequence then holds what was imported before. A stateful one is
         completed by the state at ``end``, or emptied.
         """
-        cache.touch(match, end)
         started = self.clock()
         imported = imported_bytes = 0
         failure: MissReason | None = None

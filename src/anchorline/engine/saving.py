@@ -88,12 +88,14 @@ class Saver:
             except BackendFailure:
                 return None
 
-        state = self._cache.capture(export, ends_reply=ends_reply)
+        state = self._cache.capture(
+            live.prompt, live.decoded, export, call_class=live.call_class, ends_reply=ends_reply
+        )
         if state is not None:
             live.states[live.length] = state
 
     def _save(self, cache: PrefixCache, live: LiveSequence, states: dict[int, State]) -> Iterator[int]:
-        return cache.save(live.prompt, live.decoded, self._exporter(live), states)
+        return cache.save(live.prompt, live.decoded, self._exporter(live), states, call_class=live.call_class)
 
     def _merge(self, live: LiveSequence, limit: int) -> bool:
         assert self._cache is not None

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from anchorline.cache.classes import CallClass
 from anchorline.cache.storage import CacheCounters
 
 
@@ -33,7 +35,11 @@ class EngineStats:
     host_limit_bytes: int = 0
     """What the host tier may take at present: less than the budget while the machine's memory is short."""
     host_used_bytes: int = 0
+    eviction: str = ""
+    """The policy by which segments go."""
     host_segments: int = 0
+    host_tokens_by_class: Mapping[CallClass, int] = field(default_factory=dict)
+    """Tokens of those segments by the highest class of the calls that held them."""
     host_tokens: int = 0
     """Tokens of the segments, each counted once however many histories share it."""
     host_states: int = 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+from anchorline.cache.classes import CallClass, at_end
 from anchorline.cache.prompt import Prompt
 from anchorline.engine.live import LiveSequence, TokenBuffer
 from anchorline.engine.request import (
@@ -45,6 +46,8 @@ class Call:
     max_tokens: int
     streams: list[Stream] = field(default_factory=list)
     restoration: Restoration = field(default_factory=Restoration)
+    call_class: CallClass = CallClass.COLD
+    """What the cache takes it for; known when its first stream is admitted."""
     admitted_seconds: float | None = None
     prefilled_seconds: float | None = None
     """When the first stream's prompt was decoded."""
@@ -84,14 +87,16 @@ class Call:
         restored = source.resident_tokens + source.host_tokens
         seen = source.seen_tokens
         differs = 0 < seen < prompt_tokens
+        generated = sum(stream.generated for stream in self.streams)
         return CallReport(
             id=self.request.id,
+            call_class=at_end(self.call_class, generated),
             plan=source.plan,
             prompt_tokens=prompt_tokens,
             resident_tokens=source.resident_tokens,
             host_tokens=source.host_tokens,
             prefilled_tokens=max(0, self.reached_tokens - restored),
-            generated_tokens=sum(stream.generated for stream in self.streams),
+            generated_tokens=generated,
             seen_tokens=seen,
             miss=source.miss,
             missing_cut=source.missing_cut,

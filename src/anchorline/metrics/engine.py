@@ -9,6 +9,7 @@ from operator import attrgetter
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from anchorline.cache.classes import CallClass
 from anchorline.engine.stats import EngineStats
 
 StatsSource = Callable[[], EngineStats]
@@ -81,10 +82,18 @@ class EngineCollector(Collector):
         for counter in _COUNTERS:
             value = float(attrgetter(counter.field)(stats))
             yield CounterMetricFamily(f"anchorline_{counter.name}", counter.help, value=value)
+        yield _by_class("host_class_tokens", "Tokens in the host tier, by class of call.", stats.host_tokens_by_class)
         yield _by_reason("unsaved_cuts", "Cuts that were not saved, by reason.", stats.cache.unsaved)
         yield _by_reason("unmerged_chains", "Failed attempts to shorten a chain, by reason.", stats.cache.unmerged)
         yield _by_reason("pins_ended", "Pins that are gone, by reason.", stats.pins_ended)
         yield _by_reason("pins_refused", "Pins that were not made, by reason.", stats.pins_refused)
+
+
+def _by_class(name: str, help: str, tokens: Mapping[CallClass, int]) -> GaugeMetricFamily:
+    family = GaugeMetricFamily(f"anchorline_{name}", help, labels=["call_class"])
+    for call_class, count in sorted(tokens.items()):
+        family.add_metric([call_class.label], float(count))
+    return family
 
 
 def _by_reason(name: str, help: str, counts: Mapping[str, int]) -> CounterMetricFamily:

@@ -24,6 +24,7 @@ class Metrics:
             "tokens", "Tokens by source: resident and host were restored, prefilled and generated computed.", "source"
         )
         self.plans = self._counter("plans", "Calls by where their prefix came from.", "kind")
+        self.calls = self._counter("calls", "Calls by what the cache took them for.", "call_class")
         self.hits = self._counter("hits", "Calls that restored tokens, by tier; both tiers may serve one call.", "tier")
         self.misses = self._counter("misses", "Calls that restored less than was once seen, by reason.", "reason")
         self.missed_tokens = self._counter("missed_tokens", "Tokens seen before but prefilled again.", "reason")
@@ -63,6 +64,7 @@ class Metrics:
         self.tokens.labels("prefilled").inc(report.prefilled_tokens)
         self.tokens.labels("generated").inc(report.generated_tokens)
         self.plans.labels(report.plan.value).inc()
+        self.calls.labels(report.call_class.label).inc()
         for tier, tokens in (("resident", report.resident_tokens), ("host", report.host_tokens)):
             self.hits.labels(tier).inc(bool(tokens))
         if report.miss is not None:

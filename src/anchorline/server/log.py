@@ -66,6 +66,7 @@ def _tokens(report: CallReport) -> dict[str, object]:
         "prefilled": report.prefilled_tokens,
         "generated": report.generated_tokens,
         "tier": _tier(report),
+        "class": report.call_class.label,
     }
 
 
