@@ -1,7 +1,8 @@
 """Runs llama-server, as the package xllamacpp embeds it, until SIGTERM.
 
 Run by path with a Python that has xllamacpp and perhaps nothing else, so it imports only that and the
-standard library. Usage: llama_server_host.py JSON with model, context_tokens, parallel, threads.
+standard library. Usage: llama_server_host.py JSON with model, context_tokens, parallel, threads, gpu_layers,
+cache_ram_mib.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ def main() -> None:
     params.cpuparams_batch.n_threads = settings["threads"]
     params.n_gpu_layers = settings["gpu_layers"]
     params.cache_prompt = True
+    if settings["cache_ram_mib"] is not None:
+        params.cache_ram_mib = settings["cache_ram_mib"]
     params.endpoint_slots = True
     params.hostnames = ["127.0.0.1"]
     params.ui = False

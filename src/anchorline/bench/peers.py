@@ -20,13 +20,15 @@ HOST_SCRIPT = Path(__file__).with_name("llama_server_host.py")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerSettings:
-    """What the peer is told; everything else is its default, its RAM cache of 8 GiB included."""
+    """What the peer is told; everything else is its default."""
 
     model: Path
     context_tokens: int
     parallel: int = 4
     threads: int = 1
     gpu_layers: int = 0
+    cache_ram_mib: int | None = None
+    """Of its RAM cache; None leaves it at its default of 8192."""
 
 
 class LlamaServer:
@@ -41,6 +43,7 @@ class LlamaServer:
             "parallel": settings.parallel,
             "threads": settings.threads,
             "gpu_layers": settings.gpu_layers,
+            "cache_ram_mib": settings.cache_ram_mib,
         }
         environment = {**os.environ, "OMP_WAIT_POLICY": "passive"}
         self._process = ServerProcess([python, str(HOST_SCRIPT), json.dumps(arguments)], environment=environment)

@@ -84,11 +84,16 @@ def mix(traces: Sequence[Trace]) -> Trace:
     The first trace brings a second session: its first calls again with other user texts, so that two
     conversations share one head. It takes the third turn of each round.
     """
+    return Trace(name="mix", requests=tuple(_round_robin([trace.requests for trace in mix_members(traces)])))
+
+
+def mix_members(traces: Sequence[Trace]) -> list[Trace]:
+    """The traces of a mix, the second session among them."""
     if not traces:
         raise ConfigError("a mix needs at least one trace")
     members = list(traces)
     members.insert(2, second_session(traces[0]))
-    return Trace(name="mix", requests=tuple(_round_robin([trace.requests for trace in members])))
+    return members
 
 
 def second_session(trace: Trace) -> Trace:

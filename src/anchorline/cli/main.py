@@ -10,6 +10,7 @@ from anchorline.cli.demo import demo
 from anchorline.cli.fit import fit_command
 from anchorline.cli.replay import replay
 from anchorline.cli.serve import serve
+from anchorline.cli.simulate import simulate
 from anchorline.cli.suggest import SuggestingGroup
 
 
@@ -24,6 +25,7 @@ cli.add_command(fit_command)
 cli.add_command(cache_group)
 cli.add_command(demo)
 cli.add_command(replay)
+cli.add_command(simulate)
 
 
 def main() -> None:

@@ -52,6 +52,7 @@ class Options:
     compare_every: int
     peer: str | None
     peer_python: str
+    peer_cache_ram_mib: int | None
     threads: int
     max_tokens: int
     limit: int | None
@@ -93,6 +94,9 @@ class ModelFiles:
 )
 @click.option("--peer", type=click.Choice(["llama-server"]), default=None, help="Feed the same token ids to a peer.")
 @click.option("--peer-python", default=sys.executable, help="The Python that has the peer's package.")
+@click.option(
+    "--peer-cache-ram-mib", type=click.IntRange(0, 1 << 24), default=None, help="The peer's RAM cache; default 8192."
+)
 @click.option("--threads", type=click.IntRange(1, 512), default=1, show_default=True, help="Threads of each server.")
 @click.option("--max-tokens", type=click.IntRange(1), default=REPLY_TOKENS, show_default=True, help="Longest reply.")
 @click.option(
@@ -238,7 +242,12 @@ def _start(stack: ExitStack, options: Options, model: ModelFiles, *more: str) ->
 def _start_peer(stack: ExitStack, options: Options, model: ModelFiles) -> LlamaServer:
     if model.peer is None:
         raise ConfigError("--peer needs --model: the peer loads the model itself")
-    settings = PeerSettings(model=model.peer, context_tokens=options.context_tokens, threads=options.threads)
+    settings = PeerSettings(
+        model=model.peer,
+        context_tokens=options.context_tokens,
+        threads=options.threads,
+        cache_ram_mib=options.peer_cache_ram_mib,
+    )
     return stack.enter_context(LlamaServer(settings, python=options.peer_python))
 
 

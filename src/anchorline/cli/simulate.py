@@ -1,0 +1,215 @@
+"""``anchorline simulate``: policies and budgets over recorded traces, without computing anything."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from fractions import Fraction
+from pathlib import Path
+
+import click
+from rich.table import Table
+
+from anchorline.bench.trace import Trace, chat_only, mix, mix_members, read_trace
+from anchorline.cache.policy import EVICTION
+from anchorline.cli.suggest import SuggestingCommand
+from anchorline.cli.tables import show_table
+from anchorline.cli.values import format_size, parse_size
+from anchorline.config import EngineConfig, ModelConfig
+from anchorline.errors import ConfigError
+from anchorline.llama.model import load_model
+from anchorline.simulate.calls import PromptSource, SimulatedCall, all_at_once, one_after_another
+from anchorline.simulate.runtime import Sizes
+from anchorline.simulate.simulation import Outcome, most_bytes, simulation_of
+
+BUDGETS = ("1", "1/2", "1/4", "1/8")
+
+
+class BudgetType(click.ParamType["int | Fraction"]):
+    """A size, or a share of what holds everything: 1/4."""
+
+    name = "budget"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int | Fraction:
+        text = str(value)
+        try:
+            if "/" in text or text == "1":
+                share = Fraction(text)
+                if not 0 < share <= 1:
+                    raise ValueError(f"{text} is no share: write 1 or a fraction below it, such as 1/4")
+                return share
+            return parse_size(text)
+        except (ValueError, ZeroDivisionError) as error:
+            self.fail(str(error), param, ctx)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One policy with one budget over one set of calls."""
+
+    trace: str
+    policy: str
+    budget: str
+    budget_bytes: int
+    calls: int
+    skipped: int
+    prompt_tokens: int
+    prefilled_tokens: int
+    oracle_tokens: int
+    ratio: float | None
+    evictions: int
+    unsaved: int
+
+
+@click.command(cls=SuggestingCommand)
+@click.argument("trace", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option(
+    "--mix", "mixed", is_flag=True, help="All traces as one, round-robin, with a second session of the first."
+)
+@click.option(
+    "--at-once", is_flag=True, help="All traces (with --mix: of the mix) side by side, each in its own order."
+)
+@click.option(
+    "--policy", "policies", multiple=True, type=click.Choice(sorted(EVICTION)), help="Repeatable; default all of them."
+)
+@click.option(
+    "--cache-ram",
+    "budgets",
+    multiple=True,
+    type=BudgetType(),
+    default=BUDGETS,
+    show_default=True,
+    help="Repeatable: a size, or a share of what holds everything.",
+)
+@click.option("--parallel", type=click.IntRange(1, 250), default=4, show_default=True, help="Streams at the same time.")
+@click.option("--resident-idle", type=click.IntRange(0, 250), default=2, show_default=True, help="As for serve.")
+@click.option("--ctx", "context_tokens", type=click.IntRange(256, 1 << 24), default=65536, show_default=True)
+@click.option("--bytes-per-token", type=click.IntRange(1, 1 << 30), default=1024, show_default=True, help="Of rows.")
+@click.option(
+    "--state-bytes", type=click.IntRange(0, 1 << 40), default=0, show_default=True, help="0: plain attention."
+)
+@click.option("--limit", type=click.IntRange(1), default=None, help="Only so many calls of each trace.")
+@click.option(
+    "--model", default="test:llama", show_default=True, help="Whose vocabulary and template make the prompts."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON list instead of a table.")
+def simulate(
+    *,
+    trace: tuple[Path, ...],
+    mixed: bool,
+    at_once: bool,
+    policies: tuple[str, ...],
+    budgets: tuple[int | Fraction, ...],
+    parallel: int,
+    resident_idle: int,
+    context_tokens: int,
+    bytes_per_token: int,
+    state_bytes: int,
+    limit: int | None,
+    model: str,
+    as_json: bool,
+) -> None:
+    """Send the chat calls of TRACE... through the real engine and cache over a runtime that computes nothing.
+
+    Prefilled tokens of each policy and budget beside those of a perfect cache.
+    """
+    traces = [_limited(chat_only(read_trace(path)), limit) for path in trace]
+    empty = [t.name for t in traces if not t.requests]
+    if empty:
+        raise ConfigError(f"no chat calls in: {', '.join(empty)}")
+    loaded = load_model(ModelConfig(model=model), weights=False)
+    try:
+        source = PromptSource(loaded)
+        sets = _call_sets(traces, source, mixed=mixed, at_once=at_once)
+        vocab_size = loaded.info.vocab_size
+    finally:
+        loaded.close()
+    bench = _Bench(
+        sizes=Sizes(bytes_per_token=bytes_per_token, state_bytes=state_bytes),
+        config=EngineConfig(parallel=parallel, resident_idle=resident_idle),
+        context_tokens=context_tokens,
+        vocab_size=vocab_size,
+    )
+    rows = [
+        row for name, calls in sets.items() for row in bench.rows(name, calls, policies or tuple(EVICTION), budgets)
+    ]
+    if as_json:
+        click.echo(json.dumps([asdict(row) for row in rows], indent=2))
+    else:
+        show_table(table_of(rows))
+
+
+def _limited(trace: Trace, limit: int | None) -> Trace:
+    return Trace(name=trace.name, requests=trace.requests[:limit])
+
+
+def _call_sets(
+    traces: Sequence[Trace], source: PromptSource, *, mixed: bool, at_once: bool
+) -> dict[str, list[SimulatedCall]]:
+    if at_once:
+        members = mix_members(traces) if mixed else traces
+        return {"mix" if mixed else "all": all_at_once(members, source)}
+    return {t.name: one_after_another(t, source) for t in ([mix(traces)] if mixed else traces)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Bench:
+    """What is the same for every policy and budget."""
+
+    sizes: Sizes
+    config: EngineConfig
+    context_tokens: int
+    vocab_size: int
+
+    def rows(
+        self, name: str, calls: Sequence[SimulatedCall], policies: Sequence[str], budgets: Sequence[int | Fraction]
+    ) -> list[Row]:
+        """One row for each budget and policy."""
+        all_bytes = self._run(calls, "none", most_bytes(calls, self.sizes)).peak_bytes
+        rows = []
+        for budget in budgets:
+            nbytes = int(budget * all_bytes) if isinstance(budget, Fraction) else budget
+            for policy in policies:
+                outcome = self._run(calls, policy, nbytes)
+                rows.append(_row(name, policy, str(budget), nbytes, outcome))
+        return rows
+
+    def _run(self, calls: Sequence[SimulatedCall], policy: str, budget_bytes: int) -> Outcome:
+        config = replace(self.config, eviction=policy, cache_ram_bytes=budget_bytes)
+        return simulation_of(
+            calls, config, self.sizes, context_tokens=self.context_tokens, vocab_size=self.vocab_size
+        ).run()
+
+
+def _row(name: str, policy: str, budget: str, budget_bytes: int, outcome: Outcome) -> Row:
+    return Row(
+        trace=name,
+        policy=policy,
+        budget=budget,
+        budget_bytes=budget_bytes,
+        calls=len(outcome.calls),
+        skipped=outcome.skipped,
+        prompt_tokens=outcome.prompt_tokens,
+        prefilled_tokens=outcome.prefilled_tokens,
+        oracle_tokens=outcome.oracle_tokens,
+        ratio=outcome.ratio,
+        evictions=outcome.evictions,
+        unsaved=outcome.unsaved,
+    )
+
+
+def table_of(rows: Sequence[Row]) -> Table:
+    """One line per row."""
+    table = Table(title="Simulated traces, in tokens", title_justify="left")
+    for heading in ("trace", "policy"):
+        table.add_column(heading, no_wrap=True)
+    numbers = ("budget", "bytes", "calls", "skipped", "prompt", "prefilled", "oracle", "ratio", "evictions", "unsaved")
+    for heading in numbers:
+        table.add_column(heading, justify="right", no_wrap=True)
+    for row in rows:
+        counts = (row.calls, row.skipped, row.prompt_tokens, row.prefilled_tokens, row.oracle_tokens)
+        ratio = "-" if row.ratio is None else f"{row.ratio:.4f}"
+        cells = [*(str(count) for count in counts), ratio, str(row.evictions), str(row.unsaved)]
+        table.add_row(row.trace, row.policy, row.budget, format_size(row.budget_bytes), *cells)
+    return table

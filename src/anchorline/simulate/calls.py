@@ -1,0 +1,78 @@
+"""From recorded requests to the calls of a simulation: their prompts, and what each waits for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from anchorline.api.chat import parse_apply_template
+from anchorline.bench.trace import Trace, TraceRequest
+from anchorline.cache.prompt import Prompt
+from anchorline.config import Limits
+from anchorline.llama.model import Model
+from anchorline.prompt.builder import PromptBuilder
+from anchorline.prompt.select import select_template, template_tokens
+
+RECORDED_NOW = datetime(2026, 1, 1)
+"""The time that templates show."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulatedCall:
+    """One recorded call. It is sent once the calls at the indices ``after`` have ended."""
+
+    trace: str
+    prompt: Prompt
+    after: tuple[int, ...] = ()
+
+
+@dataclass(slots=True)
+class PromptSource:
+    """Makes the prompts that a server of ``model`` would make. Only its vocabulary and template are used."""
+
+    model: Model
+    _builder: PromptBuilder = field(init=False)
+
+    def __post_init__(self) -> None:
+        tokenizer = self.model.tokenizer
+        selected = select_template(None, self.model.info, tokens=template_tokens(tokenizer))
+        self._builder = PromptBuilder(tokenizer, selected, clock=lambda: RECORDED_NOW)
+
+    def prompt(self, request: TraceRequest) -> Prompt:
+        """Raises RequestError when the body cannot be rendered."""
+        asked, _ = parse_apply_template(json.dumps(request.body).encode(), limits=Limits())
+        return self._builder.chat(
+            asked.messages,
+            tools=asked.tools,
+            add_generation_prompt=asked.add_generation_prompt,
+            template_kwargs=asked.template_kwargs,
+            effort=asked.effort,
+            continue_final=asked.continue_final,
+        ).prompt
+
+
+def one_after_another(trace: Trace, source: PromptSource) -> list[SimulatedCall]:
+    """The calls of ``trace``, each sent after the end of the one before."""
+    return [
+        SimulatedCall(trace=trace.name, prompt=source.prompt(request), after=(index - 1,) if index else ())
+        for index, request in enumerate(trace.requests)
+    ]
+
+
+def all_at_once(traces: Sequence[Trace], source: PromptSource) -> list[SimulatedCall]:
+    """Every trace on its own beside the others; within one, a call overlaps those that it overlapped when recorded."""
+    calls: list[SimulatedCall] = []
+    for trace in traces:
+        first = len(calls)
+        for index, request in enumerate(trace.requests):
+            after = tuple(first + earlier for earlier in _ended_before(trace.requests, index))
+            calls.append(SimulatedCall(trace=trace.name, prompt=source.prompt(request), after=after))
+    return calls
+
+
+def _ended_before(requests: Sequence[TraceRequest], index: int) -> Iterator[int]:
+    """Indices of the earlier calls whose reply had ended when call ``index`` was sent."""
+    arrival = requests[index].arrival_seconds
+    return (earlier for earlier in range(index) if requests[earlier].end_seconds <= arrival)
