@@ -14,7 +14,7 @@ from anchorline.output.formats import FORMATS
 from anchorline.output.reply import Reply
 from anchorline.prompt.builder import BuiltPrompt, PromptBuilder
 from anchorline.prompt.template import ChatTemplate
-from anchorline.prompt.turns import TurnMemo, TurnRecorder
+from anchorline.prompt.turns import GeneratedTurn, TurnMemo, TurnRecorder
 from tests.prompt.support import NOON, selected
 from tests.prompt.vocabulary import ToyTokenizer
 from tests.support.families import Call, Family
@@ -53,6 +53,8 @@ class Speaker:
             for turns in (self.memo, None)
         )
         self.tenant = ""
+        self.turn: GeneratedTurn | None = None
+        """The last turn that was heard."""
         self._ids = itertools.count()
 
     def chat(self, messages: Sequence[Message]) -> BuiltPrompt:
@@ -102,6 +104,7 @@ class Speaker:
         for token in ids:
             reply.on_token(0, SampledToken(token))
         reply.on_finish(0, FinishReason.STOP)
+        self.turn = recorder.turn
         return message
 
 

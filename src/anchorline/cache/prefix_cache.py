@@ -123,7 +123,12 @@ class PrefixCache:
         return next(segment for segment in match.chain if segment.end == position)
 
     def note_call(self, prompt: Prompt) -> CallClass:
-        """Note a use of what was seen of ``prompt``, kept or not, by a new call; its class."""
+        """Note a use of what was seen of ``prompt``, kept or not, by a new call; its class.
+
+        A guess at what comes next uses nothing, and takes only what is left over until it turns out right.
+        """
+        if prompt.guessed:
+            return CallClass.SIDE
         seen = self._seen(prompt, prompt.tokens)
         call_class = classify(prompt, seen[-1].end if seen else 0)
         self.tree.touch(seen, call_class)
@@ -215,7 +220,7 @@ class PrefixCache:
             source = _Source(tokens, prompt.owners, call_class, export)
             yield from self._save_pieces(source, path, sorted({*pieces, *states}), states)
             self.pinning.after_save(prompt, int(tokens.size))
-            if self.tree.stateful:
+            if self.tree.stateful and not prompt.guessed:
                 thin_states(self.tree, path, prompt)
         finally:
             for node in path:

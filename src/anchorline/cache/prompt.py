@@ -101,6 +101,8 @@ class Prompt:
     """The name that the client gives its conversation, if it does (``prompt_cache_key``)."""
     pin_wishes: tuple[PinWish, ...] = ()
     """Ascending by position."""
+    guessed: bool = False
+    """Whether no client has sent it yet: then nothing is given up for it that another prompt may need."""
 
     def __len__(self) -> int:
         return int(self.tokens.size)
@@ -128,6 +130,11 @@ class Prompt:
         if head is None:
             return None
         return hashlib.sha256(self.tokens[:head].tobytes()).hexdigest()[:HEAD_DIGEST_DIGITS]
+
+    def beginning(self, length: int) -> Prompt:
+        """The first ``length`` tokens as a guess at what comes next: only the head is worth keeping in it."""
+        begun = self.up_to(length)
+        return replace(begun, cuts=tuple(cut for cut in begun.cuts if cut.kind is CutKind.HEAD), guessed=True)
 
     def up_to(self, position: int) -> Prompt:
         """The prompt's first ``position`` tokens with their cuts and messages; it wishes for nothing."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
@@ -18,34 +17,22 @@ from anchorline.errors import RequestError
 from anchorline.llama.interface import TokenArray, Tokenizer
 from anchorline.output.format import ReasoningTags, ReplyFormat
 from anchorline.output.meaning import Said, read
-from anchorline.prompt.cuts import CutFinder, CutPoints
+from anchorline.prompt.cuts import CutFinder
 from anchorline.prompt.effort import effort_kwargs
 from anchorline.prompt.fingerprint import fingerprint_of_json, tool_json
-from anchorline.prompt.guard import Guard, Guarded
-from anchorline.prompt.messages import (
-    Message,
-    merge_system,
-    normalise_messages,
-    number_calls,
-    split_parallel_calls,
-    system_count,
-)
-from anchorline.prompt.probe import REASONING, Capabilities
+from anchorline.prompt.guard import Guarded
+from anchorline.prompt.messages import Message, normalise_messages, number_calls, system_count
 from anchorline.prompt.select import SelectedTemplate, template_tokens
 from anchorline.prompt.splice import NO_SPLICES, Splicer, Splices
-from anchorline.prompt.template import RESERVED_KWARGS, ChatTemplate, Clock
+from anchorline.prompt.template import RESERVED_KWARGS, Clock
 from anchorline.prompt.tokenise import PromptTokenizer, TokenizedText, common_characters
 from anchorline.prompt.turns import GeneratedTurn, TurnMemo, asked_before
+from anchorline.prompt.voice import Voice
 
 PINNED_SYSTEM_TOKENS = 256
 """A head without tools deserves a pin from this length on."""
 
-_KIMI_CALL = "<|tool_call_argument_begin|>"
-"""What a template writes that begins a call with its id, ``functions.NAME:COUNT``."""
 _QUESTION = {"role": "user", "content": "?"}
-
-_KIMI_ID = re.compile(r"functions\.[^\s<:]+:\d{1,9}")
-_PLAIN_ID = re.compile(r"[A-Za-z0-9]{9}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +52,7 @@ class BuiltPrompt:
 class _Request:
     """One chat request ready to be rendered, as a whole or in part, always in the same way."""
 
-    voice: _Voice
+    voice: Voice
     guarded: Guarded
     turns: Mapping[int, GeneratedTurn]
     """Index of a message → the turn generated here that it is a copy of."""
@@ -109,63 +96,6 @@ class _Request:
         return self.now.isoformat().encode() if "strftime_now" in self.voice.template.source else b""
 
 
-class _Voice:
-    """A template with its guard and what it was found to need."""
-
-    def __init__(
-        self, name: str, template: ChatTemplate, capabilities: Capabilities, tokenizer: PromptTokenizer
-    ) -> None:
-        self.name = name
-        self.template = template
-        self.capabilities = capabilities
-        self.guard = Guard(tokenizer.control, template, text_arguments=capabilities.text_arguments)
-
-    def name_call(self, tool: str, count: int) -> str:
-        """The id that a conversation's ``count``-th call has in a prompt.
-
-        Nine letters and digits are what templates take that take not any; Kimi's model knows one form of its own.
-        """
-        return f"functions.{tool}:{count}" if _KIMI_CALL in self.template.source else f"{count:09d}"
-
-    def own_ids(self, said: Said) -> list[str | None]:
-        """The ids that a model wrote into the calls of a turn, where they are of the form above and tell them apart."""
-        form = _KIMI_ID if _KIMI_CALL in self.template.source else _PLAIN_ID
-        ids = [call.written_id for call in said.calls]
-        told_apart = len(set(ids)) == len(ids)
-        return [id if told_apart and id is not None and form.fullmatch(id) else None for id in ids]
-
-    def shape(self, messages: list[Message]) -> list[Message]:
-        """Guarded messages in the form this template wants."""
-        if not self.capabilities.system:
-            messages = merge_system(messages)
-        if not self.capabilities.parallel_calls:
-            messages = split_parallel_calls(messages)
-        if self.capabilities.reasoning_key != REASONING or not self.capabilities.reasoning_beside_text:
-            messages = [self._with_reasoning(message) for message in messages]
-        if self.capabilities.null_call_content:
-            messages = [
-                {**message, "content": None} if "tool_calls" in message and not message["content"] else message
-                for message in messages
-            ]
-        if self.capabilities.typed_content:
-            messages = [
-                {**message, "content": [{"type": "text", "text": message["content"]}]}
-                if message["content"] is not None
-                else message
-                for message in messages
-            ]
-        return messages
-
-    def _with_reasoning(self, message: Message) -> Message:
-        """``message`` with its reasoning where the template looks for it, if it may stand beside the text."""
-        if REASONING not in message:
-            return message
-        rest = {key: value for key, value in message.items() if key != REASONING}
-        if rest["content"] and "tool_calls" in rest and not self.capabilities.reasoning_beside_text:
-            return rest
-        return {**rest, self.capabilities.reasoning_key: message[REASONING]}
-
-
 class PromptBuilder:
     """Makes prompts from chat messages, raw text or token ids. Thread-safe.
 
@@ -196,10 +126,10 @@ class PromptBuilder:
         self.tokenizer = PromptTokenizer(tokenizer)
         self._cuts = CutFinder(self.tokenizer, all_cuts=all_cuts)
         self._splicer = Splicer(self.tokenizer)
-        self._plain = _Voice("plain", selected.template, selected.capabilities, self.tokenizer)
+        self._plain = Voice("plain", selected.template, selected.capabilities, self.tokenizer)
         self._tools = self._plain
         if selected.tool_template is not selected.template:
-            self._tools = _Voice("tools", selected.tool_template, selected.tool_capabilities, self.tokenizer)
+            self._tools = Voice("tools", selected.tool_template, selected.tool_capabilities, self.tokenizer)
 
     def chat(
         self,
@@ -225,10 +155,7 @@ class PromptBuilder:
             messages, tools, template_kwargs, effort=effort, continue_final=continue_final, tenant=tenant
         )
         opened = add_generation_prompt or continue_final
-        text = request.render(request.guarded.messages, add_generation_prompt=opened)
-        if request.turns:
-            request = replace(request, splices=self._splices(text, request, tools))
-            text = request.splices.apply(text)
+        text, request = self._written(request, tools, opened=opened)
         if request.begun is not None:
             text += _begun_text(request.begun, self._reasoning, prompt_end=text)
         watch.lap()
@@ -237,15 +164,7 @@ class PromptBuilder:
         )
         tokens = self._with_bos(tokenized)
         tokenize_seconds = watch.lap()
-        points = self._cuts.find(
-            tokenized,
-            request.guarded.messages,
-            request.spliced,
-            head_key=request.head_key(),
-            time_key=request.time_key(),
-            generation=opened,
-        )
-        prompt = self._prompt(tokens, tokenized, points, request)
+        prompt = self._prompt(tokens, tokenized, request, opened=opened)
         plain_text = request.splices.reveal(text.replace(request.guarded.guard, ""))
         watch.lap()
         return BuiltPrompt(
@@ -255,6 +174,32 @@ class PromptBuilder:
             render_seconds=watch.total_seconds - tokenize_seconds,
             tokenize_seconds=tokenize_seconds,
         )
+
+    def beginning(
+        self,
+        messages: Sequence[Any],
+        one: Sequence[Any],
+        other: Sequence[Any],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        template_kwargs: Mapping[str, Any] | None = None,
+        effort: str | None = None,
+        tenant: str = "",
+    ) -> Prompt:
+        """What the prompts of ``messages`` with ``one`` behind them, and with ``other``, have in common.
+
+        Raises RequestError as ``chat`` does.
+        """
+        requests = [
+            self._request([*messages, *behind], tools, template_kwargs, effort=effort, tenant=tenant)
+            for behind in (one, other)
+        ]
+        (text, request), (other_text, _) = (self._written(request, tools, opened=True) for request in requests)
+        tokenized = self.tokenizer.tokenize(text, request.guarded.guard, placeholders=request.splices.placeholders)
+        tokens = self._with_bos(tokenized)
+        agreed = self.tokenizer.position(tokenized, common_characters(text, other_text))
+        prompt = self._prompt(tokens, tokenized, request, opened=True)
+        return prompt.beginning(agreed + len(prompt) - int(tokenized.tokens.size))
 
     def render(
         self,
@@ -366,6 +311,15 @@ class PromptBuilder:
         turns = {index: turn for index, turn in found.items() if turn is not None}
         return [turns[i].heal(message) if i in turns else message for i, message in enumerate(messages)], turns
 
+    def _written(
+        self, request: _Request, tools: Sequence[Mapping[str, Any]] | None, *, opened: bool
+    ) -> tuple[str, _Request]:
+        """The text of a whole request, with placeholders; and the request that knows them."""
+        text = request.render(request.guarded.messages, add_generation_prompt=opened)
+        if request.turns:
+            request = replace(request, splices=self._splices(text, request, tools))
+        return request.splices.apply(text), request
+
     def _splices(self, text: str, request: _Request, tools: Sequence[Mapping[str, Any]] | None) -> Splices:
         schemas = {tool["function"]["name"]: tool["function"].get("parameters") or {} for tool in tools or ()}
         guard, reply_format = request.guarded.guard, self._reply_format
@@ -386,7 +340,15 @@ class PromptBuilder:
         tokens.flags.writeable = False
         return tokens
 
-    def _prompt(self, tokens: TokenArray, tokenized: TokenizedText, points: CutPoints, request: _Request) -> Prompt:
+    def _prompt(self, tokens: TokenArray, tokenized: TokenizedText, request: _Request, *, opened: bool) -> Prompt:
+        points = self._cuts.find(
+            tokenized,
+            request.guarded.messages,
+            request.spliced,
+            head_key=request.head_key(),
+            time_key=request.time_key(),
+            generation=opened,
+        )
         offset = int(tokens.size - tokenized.tokens.size)
         starts = tuple(start + offset if start else 0 for start in points.message_starts)
         users = [index for index, message in enumerate(request.guarded.messages) if message["role"] == "user"]

@@ -182,6 +182,8 @@ class TurnRecorder:
         self._tenant = tenant
         self._asked = asked
         self._turns: dict[int, _Turn] = {}
+        self.turn: GeneratedTurn | None = None
+        """The last one that was remembered."""
 
     def take(self, event: ReplyEvent) -> None:
         """Each event once, in order. A turn that did not end by itself is not remembered."""
@@ -192,7 +194,8 @@ class TurnRecorder:
         if isinstance(event, TextDelta | ReasoningDelta | ToolCallDelta):
             turn.tokens += [token.token for token in event.tokens]
         if isinstance(event, ChoiceFinished) and event.reason is FinishReason.STOP and event.stop_string is None:
-            self._memo.remember(self._tenant, self._turn(turn), asked=self._asked)
+            self.turn = self._turn(turn)
+            self._memo.remember(self._tenant, self.turn, asked=self._asked)
 
     def _turn(self, turn: _Turn) -> GeneratedTurn:
         tokens = np.array(turn.tokens, dtype=np.int32)
