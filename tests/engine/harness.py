@@ -78,6 +78,7 @@ class Harness:
         choices: int = 1,
         seed: int | None = None,
         use_cache: bool = True,
+        background: bool = False,
         forcer: TokenForcer | None = None,
         constraint: TokenConstraint | None = None,
         recorder: Recorder | None = None,
@@ -89,6 +90,7 @@ class Harness:
             max_tokens=max_tokens,
             choices=choices,
             use_cache=use_cache,
+            background=background,
             forcer=forcer,
             constraint=constraint,
             received_seconds=self.clock(),
@@ -112,6 +114,11 @@ class Harness:
         self.run()
         assert recorder.has_ended
         return recorder
+
+    def seal(self, ids: list[int], *, head: int | None = None) -> tuple[Call, Recorder]:
+        """Open a background call for the guess that a prompt will begin with ``ids``."""
+        guess = make_prompt(ids, head=head)
+        return self.open(guess.beginning(len(ids)), max_tokens=0, background=True)
 
     def report(self, prompt: Prompt, *, max_tokens: int = 4) -> CallReport:
         report = self.ask(prompt, max_tokens=max_tokens).report

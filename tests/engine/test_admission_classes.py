@@ -87,6 +87,21 @@ def test_a_side_call_takes_nothing_that_is_not_left_over() -> None:
     assert harness.cache.counters.unsaved["no_room"] > 0
 
 
+def test_a_guess_takes_what_is_left_over_and_counts_once_it_is_right() -> None:
+    harness = harness_of()
+    last = talk(harness)
+    for number in range(30):
+        harness.ask(question(number, 40, tools=True), max_tokens=1)
+    assert harness.cache is not None
+    evictions = harness.cache.counters.evictions
+    coming = conversation(1, TURNS + 1)
+    harness.ask(coming.beginning(len(coming) - 10), max_tokens=0)
+    assert harness.cache.counters.evictions == evictions
+    assert harness.report(coming, max_tokens=1).call_class is CallClass.CONVERSATION
+    assert restorable(harness, coming) == len(coming)
+    assert restorable(harness, last[1]) == CONVERSATION_TOKENS
+
+
 def test_without_eviction_what_does_not_fit_is_refused_and_counted() -> None:
     harness = harness_of(eviction="none")
     last = talk(harness)

@@ -26,6 +26,7 @@ use_cache = st.sampled_from([True, True, True, False])
 actions = st.one_of(
     st.tuples(st.just("ask"), histories, st.integers(1, 12), st.integers(1, 3), st.booleans()),
     st.tuples(st.just("burst"), heads, st.lists(st.tuples(histories, use_cache), min_size=2, max_size=4)),
+    st.tuples(st.just("seal"), histories),
     st.tuples(st.just("steps"), st.integers(1, 6)),
     st.tuples(st.just("cancel"), st.integers(0, 30)),
 )
@@ -115,6 +116,7 @@ def check_rest(harness: Harness, runtime: FakeRuntime) -> None:
 def test_every_answer_is_the_fakes_own(world: tuple[Harness, FakeRuntime], script: list[tuple]) -> None:  # type: ignore[type-arg]
     harness, runtime = world
     asked: list[tuple[Call, Recorder, list[int], int, int]] = []
+    sealed: list[tuple[Call, Recorder]] = []
 
     def ask(ids: list[int], head: int, max_tokens: int, choices: int, use_cache: bool) -> None:
         choices = min(choices, harness.config.parallel)
@@ -131,14 +133,20 @@ def test_every_answer_is_the_fakes_own(world: tuple[Harness, FakeRuntime], scrip
             _, head, tails = action
             for tail, use_cache in tails:
                 ask([*head, *tail], len(head), 3, 1, use_cache)
+        elif action[0] == "seal" and not harness.config.exact:
+            sealed.append(harness.seal(action[1][: runtime.limits.context_tokens - 1]))
         elif action[0] == "steps":
             for _ in range(action[1]):
                 harness.loop.step()
-        elif asked:
-            call, recorder, *_ = asked[action[1] % len(asked)]
+        elif action[0] == "cancel" and asked:
+            call, recorder, *_ = [*asked, *sealed][action[1] % (len(asked) + len(sealed))]
             if not recorder.has_ended:
                 harness.loop.cancel(call)
     harness.run()
+    for _, recorder in sealed:
+        assert recorder.has_ended
+        assert not recorder.tokens
+        assert recorder.error is None or isinstance(recorder.error, Cancelled) or runtime.faults.decode
     for call, recorder, ids, max_tokens, choices in asked:
         assert recorder.has_ended
         if recorder.error is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future
@@ -9,7 +10,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from anchorline.engine.commands import Command
-from anchorline.engine.request import GenerationRequest, ReplyConsumer
+from anchorline.engine.request import CallReport, GenerationRequest, ReplyConsumer
 from anchorline.engine.stats import EngineStats
 from anchorline.llama.interface import SamplingParams, TokenArray
 from anchorline.server.state import EngineFace, ServerState
@@ -25,6 +26,40 @@ class _Said:
 
     def force(self, choice: int, generated: TokenArray) -> int | None:
         return self._tokens[generated.size]
+
+
+class Seals:
+    """Counts the background calls of an engine, for those who wait for them. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self.begun = 0
+        self.completed = 0
+
+    def wait(self, *, begun: int = 0, completed: int = 0) -> None:
+        """Until so many have begun, and so many have come to their end."""
+        with self._changed:
+            enough = self._changed.wait_for(lambda: self.begun >= begun and self.completed >= completed, timeout=60)
+        assert enough, f"{self.begun} seals have begun and {self.completed} are complete"
+
+    def count(self, *, begun: int = 0, completed: int = 0) -> None:
+        with self._changed:
+            self.begun += begun
+            self.completed += completed
+            self._changed.notify_all()
+
+
+class _Watched:
+    """The consumer of a background call, whose end is counted."""
+
+    def __init__(self, consumer: ReplyConsumer, seals: Seals) -> None:
+        self._seals = seals
+        self.on_token, self.on_finish, self.on_error = consumer.on_token, consumer.on_finish, consumer.on_error
+        self._on_done = consumer.on_done
+
+    def on_done(self, report: CallReport) -> None:
+        self._on_done(report)
+        self._seals.count(completed=1)
 
 
 class Live:
@@ -50,6 +85,7 @@ class SayingEngine:
         self._engine = engine
         self._state = state
         self.texts: deque[str] = deque()
+        self.seals = Seals()
 
     @property
     def context_tokens(self) -> int:
@@ -67,6 +103,10 @@ class SayingEngine:
         self._engine.prepare(sampling)
 
     def submit(self, request: GenerationRequest, consumer: ReplyConsumer) -> None:
+        if request.background:
+            self._engine.submit(request, _Watched(consumer, self.seals))
+            self.seals.count(begun=1)
+            return
         if self.texts:
             eos = self._state.tokenizer.eos
             assert eos is not None

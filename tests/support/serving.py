@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from anchorline.cli.serve import Settings, reply_format_of, sequences_for, state_of
 from anchorline.config import ContextConfig, EngineConfig, ModelConfig, ServerConfig
@@ -36,11 +36,14 @@ def serving(
     rules: Sequence[Rule] | None = None,
     adapt: Callable[[ServerState], ServerState] = lambda state: state,
     clock: Clock = time.monotonic,
+    seal: bool = False,
 ) -> Iterator[LiveServer]:
     """A live server on ``model``; it computes on one thread and ends with the block.
 
-    ``adapt`` may put something of the test's in the place of a part; ``clock`` is the engine's.
+    ``adapt`` may put something of the test's in the place of a part; ``clock`` is the engine's. Turns are sealed
+    only with ``seal``: what is restored does not depend on when the next request comes.
     """
+    engine_config = replace(engine_config, seal=seal)
     settings = Settings(
         model=ModelConfig(model=model.info.name),
         context=ContextConfig(context_tokens=context_tokens, threads=1, threads_batch=1),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 
 from anchorline.cache.plan import HostChain, Plan, Resident, Source, make_plan
@@ -74,7 +74,7 @@ class Admission:
         self._end_hold(stream, started)
         known = self._match(stream)
         match = known if stream.call.request.use_cache else NOTHING_MATCHED
-        residents = self._residents(stream)
+        residents = self._residents(stream, match)
         plan = self._plan(stream, match, residents)
         stream.hold = self._hold(stream, plan, started)
         if stream.hold is not None:
@@ -82,6 +82,8 @@ class Admission:
         if self.cache is not None:
             self.cache.pinning.use(stream.call.prompt, match)
         source = None if plan.sequence is None else self.pool[plan.sequence]
+        if stream.call.request.background:
+            self._succeed(stream, plan, source)
         if not self._make_room(stream, plan, source, import_end=self._import_end(match, plan)):
             return Outcome.NO_ROOM
         planned = self.clock()
@@ -136,12 +138,22 @@ class Admission:
             self.saver.flush_all()
         return self.cache.match(stream.call.prompt, stream.buffer.view(0, stream.buffer.count))
 
-    def _residents(self, stream: Stream) -> list[Resident]:
+    def _residents(self, stream: Stream, match: Match) -> list[Resident]:
         found = self.pool.residents(stream.buffer.view(0, stream.buffer.count), stream.call.prompt.owners)
+        if stream.call.request.background and self.stateful:
+            found = [
+                resident if self._is_saved(resident, match) else replace(resident, busy=True) for resident in found
+            ]
         if self.cache is not None and stream.call.request.use_cache:
             return found
         own = {sibling.live.id for sibling in stream.call.streams if sibling.live is not None}
         return [resident for resident in found if resident.sequence in own]
+
+    def _is_saved(self, resident: Resident, match: Match) -> bool:
+        """Whether the tip of a sequence can be gone back to once it has been gone on from."""
+        return (
+            self.cache is not None and self.cache.resume_point(match, resident.length_tokens) == resident.length_tokens
+        )
 
     def _plan(self, stream: Stream, match: Match, residents: list[Resident]) -> Plan:
         host = None
@@ -229,6 +241,12 @@ class Admission:
                 self.saver.flush(idle)
                 self.pool.drop(idle)
         return self.pool.free_cells + given_up > own_cells or not self.running
+
+    def _succeed(self, stream: Stream, plan: Plan, source: LiveSequence | None) -> None:
+        """Let a background stream take the place of the sequence that it follows, where it has one of its own."""
+        prompt = stream.call.prompt
+        goes_on = plan.source is Source.CONTINUE or self.stateful  # a stateful one was forked to be kept
+        self.pool.demote_kin(prompt.tokens, source if goes_on else None, beyond=prompt.head_position or 0)
 
     # -- carry out ----------------------------------------------------------------------------
 

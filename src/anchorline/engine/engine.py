@@ -131,14 +131,14 @@ class Engine:
         Raises RequestError, PromptTooLong, QueueFull or EngineFailure, and then never calls ``consumer``.
         """
         self._check(request)
-        call = open_call(request, consumer, context_tokens=self.context_tokens)
+        call = open_call(request, consumer, context_tokens=self.context_tokens, now=self._clock())
         with self._lock:
             if self._failure is not None:
                 raise self._failure
             if request.id in self._open:
                 raise RequestError(f"a request with the id {request.id} is open already", field="id")
-            waiting = len(self._open) - self.parallel
-            if waiting >= self._config.queue:
+            waiting = sum(not other.request.background for other in self._open.values()) - self.parallel
+            if waiting >= self._config.queue and not request.background:
                 raise QueueFull(
                     waiting=max(waiting, 0), limit=self._config.queue, retry_after_seconds=self._retry_after(waiting)
                 )
@@ -157,6 +157,8 @@ class Engine:
         least = 0 if request.choices == 1 else 1
         if request.max_tokens < least:
             raise RequestError(f"max_tokens must be at least {least}, not {request.max_tokens}", field="max_tokens")
+        if request.background and request.max_tokens:
+            raise RequestError("what is made in the background only prefills", field="background")
 
     def _retry_after(self, waiting: int) -> int:
         """Whole seconds after which a place should be free."""
@@ -237,7 +239,8 @@ class Engine:
 
     def _handle(self, command: Call | Asked | _Cancel) -> None:
         if isinstance(command, Call):
-            self._loop.open(command)
+            for ended in self._loop.open(command):
+                self._close_call(ended)
             return
         if isinstance(command, Asked):
             command.perform(self._loop)
@@ -248,7 +251,7 @@ class Engine:
             self._close_call(call)
 
     def _close_call(self, call: Call) -> None:
-        if call.admitted_seconds is not None:
+        if call.admitted_seconds is not None and not call.request.background:
             self._call_seconds += 0.2 * (self._clock() - call.admitted_seconds - self._call_seconds)
         with self._lock:
             self._open.pop(call.request.id, None)
@@ -276,6 +279,7 @@ class Engine:
             decoded_tokens=loop.decoded_tokens,
             preemptions=loop.preemptions,
             cache_fault=self._cache_fault,
+            seals=replace(loop.seals.counters),
         )
         if cache is None:
             return snapshot

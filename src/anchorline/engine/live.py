@@ -201,6 +201,19 @@ class SequencePool:
             if other is not heir:
                 other.shared_with = heir
 
+    def demote_kin(self, tokens: TokenArray, successor: LiveSequence | None, *, beyond: int) -> None:
+        """Let the idle sequence go first of all that shares most of ``tokens``, if more than their first ``beyond``.
+
+        Unless it is ``successor``, which goes on with them.
+        """
+        kin, most = None, beyond
+        for live in self.idle():
+            shared = common_prefix(live.decoded, tokens)
+            if live is not successor and shared > most:
+                kin, most = live, shared
+        if kin is not None:
+            kin.last_used = 0
+
     def touch(self, live: LiveSequence) -> None:
         self._clock += 1
         live.last_used = self._clock

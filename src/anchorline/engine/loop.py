@@ -18,7 +18,8 @@ from anchorline.engine.request import FinishReason, SampledToken
 from anchorline.engine.reseating import reseat
 from anchorline.engine.restoring import Restorer
 from anchorline.engine.saving import Saver
-from anchorline.engine.schedule import chunk_tokens, share_batch
+from anchorline.engine.schedule import bounds, share_batch
+from anchorline.engine.sealing import SealLedger, giving_way
 from anchorline.engine.speeds import SpeedMeter
 from anchorline.engine.stream import Call, Clock, Stream
 from anchorline.errors import AnchorlineError, BackendFailure, Cancelled, ConstraintFailure
@@ -40,6 +41,7 @@ class EngineLoop:
         self.decode_calls = 0
         self.decoded_tokens = 0
         self.preemptions = 0
+        self.seals = SealLedger()
         self._exact = config.exact
         self._parallel = 1 if config.exact else config.parallel
         self._resident_idle = 0 if config.exact or cache is None else config.resident_idle
@@ -82,10 +84,20 @@ class EngineLoop:
 
     # -- inbox --------------------------------------------------------------------------------
 
-    def open(self, call: Call) -> None:
-        """Queue a call; its further choices follow when the first one's prompt is decoded."""
-        self.waiting.append(call.streams[0])
-        self._blocked = False
+    def open(self, call: Call) -> list[Call]:
+        """Queue a call; its further choices follow when the first one's prompt is decoded.
+
+        Calls that end to make way are returned. A background call does so itself unless there is nothing else to do.
+        """
+        ended = giving_way(call, [*self.running, *self.waiting])
+        for other in ended:
+            if other is not call:
+                self.seals.delayed(self._clock() - call.queued_seconds)
+            self.cancel(other, Cancelled("it was made ahead of need, and there is other work"))
+        if call not in ended:
+            self.waiting.append(call.streams[0])
+            self._blocked = False
+        return ended
 
     def cancel(self, call: Call, error: AnchorlineError | None = None) -> None:
         """End a call at once; what it prefilled stays for a retry."""
@@ -125,6 +137,8 @@ class EngineLoop:
                 return
             if stream.hold is not None and not stream.hold.is_over:
                 continue
+            if stream.call.request.background and self._saver.has_work:
+                return  # it would have to finish what a step can interrupt
             self._drop_idle(keep=self._resident_idle)
             outcome = self._admission.admit(stream)
             if outcome is Outcome.NO_ROOM:
@@ -149,25 +163,26 @@ class EngineLoop:
             checkpoint_tokens=self._checkpoint_tokens if self._keeps_states(stream) else None,
         )
         self.running.append(stream)
+        if stream.choice == 0 and not stream.call.request.background:
+            self.seals.started(
+                stream.call.prompt.tokens, stream.live.length, seconds_per_token=self.meter.token_seconds
+            )
 
     def _keeps_states(self, stream: Stream) -> bool:
         return self._stateful and self.cache is not None and stream.call.request.use_cache
 
     def _schedule(self) -> list[tuple[Stream, int]]:
         """How many pending tokens each running stream feeds into this step; zeros are left out."""
-        limits = self.runtime.limits
         pending = [tokens_to_pause(stream) for stream in self.running]
         if self._exact:
             return list(zip(self.running, pending, strict=True))
-        generating = 1 in pending
-        chunk = limits.ubatch_tokens
-        if not generating:
-            chunk = chunk_tokens(
-                ubatch_tokens=limits.ubatch_tokens,
-                batch_tokens=limits.batch_tokens,
-                prefill_seconds_per_token=self.meter.speeds.prefill_seconds_per_token,
-            )
-        shares = share_batch(pending, batch_tokens=limits.batch_tokens, chunk_tokens=chunk)
+        room, chunk = bounds(
+            self.runtime.limits,
+            generating=1 in pending,
+            background=any(stream.call.request.background for stream in self.running),
+            prefill_seconds_per_token=self.meter.token_seconds,
+        )
+        shares = share_batch(pending, batch_tokens=room, chunk_tokens=chunk)
         return [(stream, share) for stream, share in zip(self.running, shares, strict=True) if share]
 
     def _decode(self, work: list[tuple[Stream, int]]) -> list[Call]:
@@ -334,8 +349,11 @@ class EngineLoop:
             self._forget(live)
             return
         self.pool.touch(live)
+        if stream.call.request.background:
+            start = stream.call.restoration.restored_tokens
+            self.seals.sealed(stream.call.prompt.tokens, start, live.length, seconds_per_token=self.meter.token_seconds)
         if self._stateful and not self._exact:
-            self._saver.capture(live, ends_reply=not at_prompt_end)
+            self._saver.capture(live, ends_reply=not at_prompt_end or live.prompt.guessed)
         self._saver.enqueue(live)
         if self._exact:
             self._drop_idle(keep=0)

@@ -54,6 +54,9 @@ class GenerationRequest:
     """What every choice has to keep to; None leaves all tokens open."""
     use_cache: bool = True
     """False neither restores nor saves (``cache_prompt: false``)."""
+    background: bool = False
+    """Only done while nothing else is to be done, and given up (Cancelled) for any other call; needs ``max_tokens``
+    0. What it prefilled until then is kept."""
     received_seconds: float = 0.0
     """``time.monotonic()`` when the HTTP request arrived; the zero of TTFT."""
     on_admitted: Callable[[CallReport], None] | None = None

@@ -9,8 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from anchorline.llama.interface import RuntimeLimits
+
 CHUNK_SECONDS = 0.5
 """A prefill chunk is made so long that it should take about this time."""
+BACKGROUND_SECONDS = 0.05
+"""So long should the chunks take of what gives way to anything else."""
+BACKGROUND_TOKENS_MIN = 32
+"""Smaller ones would make too little of the time."""
 
 
 def share_batch(pending: Sequence[int], *, batch_tokens: int, chunk_tokens: int) -> list[int]:
@@ -31,7 +37,25 @@ def share_batch(pending: Sequence[int], *, batch_tokens: int, chunk_tokens: int)
     return shares
 
 
+def bounds(
+    limits: RuntimeLimits, *, generating: bool, background: bool, prefill_seconds_per_token: float
+) -> tuple[int, int]:
+    """Tokens that a step may hold, and of these how many of prefills while others generate."""
+    ubatch, batch, seconds = limits.ubatch_tokens, limits.batch_tokens, prefill_seconds_per_token
+    if background:
+        batch = background_tokens(ubatch_tokens=ubatch, prefill_seconds_per_token=seconds)
+    if generating:
+        return batch, ubatch
+    return batch, chunk_tokens(ubatch_tokens=ubatch, batch_tokens=batch, prefill_seconds_per_token=seconds)
+
+
 def chunk_tokens(*, ubatch_tokens: int, batch_tokens: int, prefill_seconds_per_token: float) -> int:
     """A prefill's chunk when nothing generates: whole ubatches of about CHUNK_SECONDS, at least one."""
     ubatches = int(CHUNK_SECONDS / max(prefill_seconds_per_token * ubatch_tokens, 1e-9))
     return min(max(ubatches, 1) * ubatch_tokens, batch_tokens)
+
+
+def background_tokens(*, ubatch_tokens: int, prefill_seconds_per_token: float) -> int:
+    """The chunk of a call that gives way to any other: one that comes waits for no more than this."""
+    quick = int(BACKGROUND_SECONDS / max(prefill_seconds_per_token, 1e-9))
+    return min(max(quick, BACKGROUND_TOKENS_MIN), ubatch_tokens)

@@ -32,6 +32,11 @@ class SpeedMeter:
             self._segment = _smooth(self._segment, seconds / segments)
 
     @property
+    def token_seconds(self) -> float:
+        """What a token's prefill takes here."""
+        return self.speeds.prefill_seconds_per_token
+
+    @property
     def speeds(self) -> Speeds:
         """What was measured; the defaults where nothing was."""
         defaults = self._defaults

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from anchorline.cache.classes import CallClass
 from anchorline.cache.storage import CacheCounters
+from anchorline.engine.sealing import SealCounters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +30,8 @@ class EngineStats:
     preemptions: int
     cache_fault: str | None = None
     """Why the cache is off although it was asked for: what the start-up self-test found."""
+    seals: SealCounters = field(default_factory=SealCounters)
+    """A copy, never changed."""
     pending_saves: int = 0
     """Finished sequences whose rows are still to be written to the host tier."""
     host_budget_bytes: int = 0

@@ -36,6 +36,10 @@ class Restoration:
     restore_seconds: float = 0.0
     rejected_plans: tuple[tuple[PlanKind, str], ...] = ()
 
+    @property
+    def restored_tokens(self) -> int:
+        return self.resident_tokens + self.host_tokens
+
 
 @dataclass(slots=True, eq=False)
 class Call:
@@ -44,6 +48,8 @@ class Call:
     request: GenerationRequest
     consumer: ReplyConsumer
     max_tokens: int
+    queued_seconds: float
+    """When it was handed to the engine's thread."""
     streams: list[Stream] = field(default_factory=list)
     restoration: Restoration = field(default_factory=Restoration)
     call_class: CallClass = CallClass.COLD
@@ -84,7 +90,6 @@ class Call:
         prefilled = self.prefilled_seconds if self.prefilled_seconds is not None else now
         source = self.restoration
         prompt_tokens = len(self.prompt)
-        restored = source.resident_tokens + source.host_tokens
         seen = source.seen_tokens
         differs = 0 < seen < prompt_tokens
         generated = sum(stream.generated for stream in self.streams)
@@ -95,7 +100,7 @@ class Call:
             prompt_tokens=prompt_tokens,
             resident_tokens=source.resident_tokens,
             host_tokens=source.host_tokens,
-            prefilled_tokens=max(0, self.reached_tokens - restored),
+            prefilled_tokens=max(0, self.reached_tokens - source.restored_tokens),
             generated_tokens=generated,
             seen_tokens=seen,
             miss=source.miss,
@@ -179,11 +184,13 @@ class Stream:
             self.sampler = None
 
 
-def open_call(request: GenerationRequest, consumer: ReplyConsumer, *, context_tokens: int) -> Call:
+def open_call(
+    request: GenerationRequest, consumer: ReplyConsumer, *, context_tokens: int, now: float | None = None
+) -> Call:
     """A call with one waiting stream per choice; ``max_tokens`` is clamped to the context."""
     room = context_tokens - len(request.prompt)
     assert room >= 1
-    call = Call(request, consumer, min(request.max_tokens, room))
+    call = Call(request, consumer, min(request.max_tokens, room), request.received_seconds if now is None else now)
     spare = min(call.max_tokens, BUFFER_SPARE_TOKENS)
     call.streams = [
         Stream(call, choice, TokenBuffer(request.prompt.tokens, spare=spare)) for choice in range(request.choices)
