@@ -11,7 +11,7 @@ STAMP := .venv/.anchorline-setup
 export SKIP_LLAMA LLAMA_WHEEL_INDEX
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve demo agents lint types imports tests test test-long bench-replay bench-peers bench-warm-turn bench-decode bench-constrained bench-arena bench-chain bench-long clean
+.PHONY: help setup serve demo agents lint types imports tests test test-long bench-replay bench-peers bench-warm-turn bench-decode bench-constrained bench-arena bench-chain bench-long bench-seal clean
 
 help: ## List the targets.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -85,6 +85,9 @@ bench-arena: $(STAMP) ## Export speed into a warm and into a fresh arena.
 
 bench-chain: $(STAMP) ## Restoring a 128K-token chain of 60 turns, merged and not, against copying its bytes.
 	@OMP_WAIT_POLICY=passive $(BIN)/python benchmarks/chain.py $(ARGS)
+
+bench-seal: $(STAMP) ## TTFT behind tools of 0, 0.5 and 5 s with turns sealed meanwhile and without.
+	@OMP_WAIT_POLICY=passive $(BIN)/python benchmarks/sealing.py $(ARGS)
 
 clean: ## Remove caches and build products (not .venv).
 	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -268,6 +268,12 @@ class EngineConfig:
         maximum=250,
     )
 
+    seal: bool = setting(
+        True,
+        "--seal/--no-seal",
+        "In idle time, prefill what a conversation's next request will begin with; needs the cache, not with --exact.",
+    )
+
     def validate(self) -> None:
         """Check the ranges; raise ConfigError naming the flag and the limit."""
         for declared in fields(self):

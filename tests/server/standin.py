@@ -18,6 +18,7 @@ import numpy as np
 
 from anchorline.cache.prompt import Cut, CutKind, Prompt
 from anchorline.cache.storage import CacheCounters
+from anchorline.cache.tokens import common_prefix
 from anchorline.engine.commands import Command, PinAnchor
 from anchorline.engine.request import (
     CallReport,
@@ -338,6 +339,12 @@ class StandInPrompts:
         return replace(
             built, prompt=replace(built.prompt, cuts=(generation,), message_starts=tuple(0 for _ in messages))
         )
+
+    def beginning(
+        self, messages: Sequence[Mapping[str, Any]], one: Sequence[Any], other: Sequence[Any], **options: Any
+    ) -> Prompt:
+        prompts = [self.chat([*messages, *behind]).prompt for behind in (one, other)]
+        return prompts[0].beginning(common_prefix(prompts[0].tokens, prompts[1].tokens))
 
     def text(self, text: str, *, tenant: str = "") -> StandInPrompt:
         if not text:

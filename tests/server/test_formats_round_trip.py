@@ -18,7 +18,7 @@ from anchorline.llama.model import load_model
 from anchorline.server.state import ServerState
 from tests.prompt.speaking import TOOLS, Message, results_of, rewritten
 from tests.support.families import FAMILIES, Call, Family
-from tests.support.saying import SayingEngine
+from tests.support.saying import SayingEngine, Seals
 from tests.support.serving import serving
 
 ENGINE = EngineConfig(parallel=2, resident_idle=2, cache_ram_bytes=64 << 20)
@@ -42,11 +42,18 @@ class Live:
     def __init__(self, family: Family) -> None:
         self.family = family
         self.client = httpx.Client()
+        self.sealed_turns = 0
         self._engine: SayingEngine | None = None
 
     def adapt(self, state: ServerState) -> ServerState:
+        self.sealed_turns = state.sealed_turns
         self._engine = SayingEngine(state.engine, state)
         return replace(state, engine=self._engine)
+
+    @property
+    def seals(self) -> Seals:
+        assert self._engine is not None
+        return self._engine.seals
 
     def says(self, messages: list[Message], *, content: str = "", calls: tuple[Call, ...] = ()) -> Reply:
         """The reply to ``messages``, which says this."""
@@ -78,13 +85,15 @@ class Reply:
 
 
 @contextmanager
-def living(family: Family, *, architecture: str = "llama", engine: EngineConfig = ENGINE) -> Iterator[Live]:
+def living(
+    family: Family, *, architecture: str = "llama", engine: EngineConfig = ENGINE, seal: bool = False
+) -> Iterator[Live]:
     control = tuple(text for text in family.control if text not in CHATML)
     model = load_model(ModelConfig(model=f"test:{architecture}", test_spelling=True, test_control=control))
     live = Live(family)
     config = ServerConfig(port=0, chat_template=str(family.template_path))
     try:
-        with serving(model, engine, server=config, adapt=live.adapt) as server, live.client:
+        with serving(model, engine, server=config, adapt=live.adapt, seal=seal) as server, live.client:
             live.client.base_url = httpx.URL(server.url)
             yield live
     finally:

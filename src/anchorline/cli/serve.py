@@ -220,6 +220,16 @@ def turn_memo(settings: Settings) -> TurnMemo | None:
     return TurnMemo(limit_entries=limits.turns, limit_bytes=limits.turn_bytes)
 
 
+def sealed_turns(config: EngineConfig, turns: TurnMemo | None) -> int:
+    """Conversations whose last turn may wait to be sealed: about as many as stay resident."""
+    if not config.seal:
+        return 0
+    if turns is None:
+        log.info("turns are not sealed: that needs the cache and --max-turns, and does not go with --exact")
+        return 0
+    return max(1, config.resident_idle)
+
+
 def state_of(
     settings: Settings,
     model: Model,
@@ -265,6 +275,7 @@ def state_of(
         metrics=metrics,
         reply_format=reply_format,
         turns=turns,
+        sealed_turns=sealed_turns(settings.engine, turns),
         workers=Workers(threads=settings.server.limits.preparing, waiting=settings.server.limits.preparing_queue),
         responses=ResponseStore(
             entries=settings.server.limits.stored_responses, size_bytes=settings.server.limits.stored_bytes

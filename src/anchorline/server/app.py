@@ -17,18 +17,21 @@ from anchorline.server.messages import count_tokens_endpoint, prepare_messages
 from anchorline.server.openai_responses import ResponseRoutes, prepare_response
 from anchorline.server.prepare import prepare_chat, prepare_completion
 from anchorline.server.routes import Routes
+from anchorline.server.sealing import Attendance, Sealer
 from anchorline.server.state import ServerState
 
 
 def build_app(state: ServerState) -> Starlette:
     """The ASGI application of one server; everything it uses is in ``state``."""
-    routes = _routes(state)
+    sealer = Sealer(state) if state.sealed_turns else None
+    routes = _routes(state, sealer)
     endpoints = frozenset(route.path for route in routes)
     app = Starlette(
         routes=routes,
         middleware=[
             Middleware(Edge, metrics=state.metrics, endpoints=endpoints, new_id=state.new_id),
             Middleware(AccessGuard, config=state.config),
+            *([] if sealer is None else [Middleware(Attendance, sealer=sealer)]),
         ],
         exception_handlers={
             AnchorlineError: on_anchorline_error,
@@ -40,7 +43,7 @@ def build_app(state: ServerState) -> Starlette:
     return app
 
 
-def _routes(state: ServerState) -> list[Route]:
+def _routes(state: ServerState, sealer: Sealer | None) -> list[Route]:
     """Paths as OpenAI and Anthropic have them, OpenAI's also without /v1 as llama-server has them too, and its own.
 
     What LM Studio and vLLM are recognised by (/api/v1/models, /version) is left unknown on purpose:
@@ -49,15 +52,15 @@ def _routes(state: ServerState) -> list[Route]:
     rest = Routes(state)
     responses = ResponseRoutes(state)
     anchors = AnchorRoutes(state)
-    create_response = generation_endpoint(state, prepare_response)
-    chat = generation_endpoint(state, prepare_chat)
-    completion = generation_endpoint(state, prepare_completion)
+    create_response = generation_endpoint(state, prepare_response, sealer)
+    chat = generation_endpoint(state, prepare_chat, sealer)
+    completion = generation_endpoint(state, prepare_completion, sealer)
     return [
         Route("/v1/chat/completions", chat, methods=["POST"]),
         Route("/chat/completions", chat, methods=["POST"]),
         Route("/v1/completions", completion, methods=["POST"]),
         Route("/completions", completion, methods=["POST"]),
-        Route("/v1/messages", generation_endpoint(state, prepare_messages), methods=["POST"]),
+        Route("/v1/messages", generation_endpoint(state, prepare_messages, sealer), methods=["POST"]),
         Route("/v1/messages/count_tokens", count_tokens_endpoint(state), methods=["POST"]),
         Route("/v1/responses", create_response, methods=["POST"]),
         Route("/responses", create_response, methods=["POST"]),

@@ -21,21 +21,24 @@ from anchorline.server.leaving import left, while_connected
 from anchorline.server.log import call_line, ended_line, error_line, logger
 from anchorline.server.prepare import Prepare, PreparedCall
 from anchorline.server.responses import SHUTTING_DOWN, json_response
+from anchorline.server.sealing import Sealer
 from anchorline.server.state import ServerState
 
 CLIENT_CLOSED = 499
 """Status recorded for a request whose client left; nobody reads it."""
 
 
-def generation_endpoint(state: ServerState, prepare: Prepare) -> Callable[[Request], Awaitable[Response]]:
-    """The route of one protocol."""
+def generation_endpoint(
+    state: ServerState, prepare: Prepare, sealer: Sealer | None = None
+) -> Callable[[Request], Awaitable[Response]]:
+    """The route of one protocol; with ``sealer`` its turns are sealed."""
 
     async def endpoint(request: Request) -> Response:
         caller = Caller(received_seconds=state.monotonic(), tenant=tenant_of(request, state.config))
         raw = await read_body(request, limits=state.config.limits)
         call = await while_connected(request, state.prepare(lambda: prepare(raw, state, caller)))
         request.scope["anchorline.id"] = call.request.id
-        return GenerationResponse(state, call)
+        return GenerationResponse(state, call, sealer)
 
     return endpoint
 
@@ -47,10 +50,11 @@ class GenerationResponse(Response):
     client's disconnect cancels the call at once, as does every other way of leaving early.
     """
 
-    def __init__(self, state: ServerState, call: PreparedCall) -> None:
+    def __init__(self, state: ServerState, call: PreparedCall, sealer: Sealer | None) -> None:
         super().__init__()
         self._state = state
         self._call = call
+        self._sealer = sealer
         self._started = False
         self._completed = False
         """The reply's last event was handled while the client was there."""
@@ -65,6 +69,8 @@ class GenerationResponse(Response):
             state.tokenizer, choices=options.choices, stop=options.stop, spelled=call.spelled, emit=bridge.emit
         )
         state.engine.submit(call.request, reply)
+        if self._sealer is not None and call.asked is not None:
+            self._sealer.begin(call.asked)
         watcher = asyncio.create_task(self._watch(receive, bridge))
         try:
             if options.stream:
@@ -87,6 +93,14 @@ class GenerationResponse(Response):
                 state.metrics.cancelled.inc()
                 if not self._accounted:
                     bridge.leave(self._account)
+            else:
+                self._offer()
+
+    def _offer(self) -> None:
+        """Let the turn that the client has got be sealed."""
+        turn = None if self._call.recorder is None else self._call.recorder.turn
+        if self._sealer is not None and self._call.asked is not None and turn is not None:
+            self._sealer.offer(self._call.asked, turn)
 
     async def _watch(self, receive: Receive, bridge: EventBridge) -> None:
         await left(receive)

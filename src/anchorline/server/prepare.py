@@ -22,6 +22,7 @@ from anchorline.output.unsplit import UnsplitReasoning
 from anchorline.prompt.turns import TurnRecorder
 from anchorline.script.script import Script
 from anchorline.server.caller import Caller
+from anchorline.server.sealing import Asked
 from anchorline.server.state import BuiltPrompt, Prompts, ServerState
 from anchorline.server.tenants import owned, salted
 
@@ -41,6 +42,8 @@ class PreparedCall:
     """Texts of the control tokens that the parser needs."""
     recorder: TurnRecorder | None = None
     """Remembers the turns of the reply."""
+    asked: Asked | None = None
+    """With a recorder: what may be sealed once the reply has ended."""
     head_digest: str | None = None
     """The name of the prompt's head, for the log."""
 
@@ -71,13 +74,17 @@ def prepare_chat_call(
     request = replace(request, prompt=call.cache.complete(request.prompt))
     head = replace(head, pin_wishes=request.prompt.pin_wishes)
     prompt_end = _prompt_end(call, built, state.reply_format.reasoning)
+    tenant = salted(caller.tenant, call.prompt.cache_salt)
+    recorder = _recorder(call, state, tenant=tenant, asked=built.asked)
+    sealable = recorder is not None and call.options.choices == 1
     return PreparedCall(
         request=_steered(request, call, state, prompt_end=prompt_end),
         options=call.options,
         parser=_parser(call, state, prompt_end=prompt_end),
         writer=writer(head),
         spelled=state.reply_format.spelled,
-        recorder=_recorder(call, state, tenant=salted(caller.tenant, call.prompt.cache_salt), asked=built.asked),
+        recorder=recorder,
+        asked=Asked(chat=call.prompt, prompt=request.prompt, tenant=tenant) if sealable else None,
         head_digest=built.prompt.head_digest,
     )
 

@@ -70,6 +70,20 @@ class Prompts(Protocol):
         tenant: str = "",
     ) -> BuiltPrompt: ...
 
+    def beginning(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        one: Sequence[Mapping[str, Any]],
+        other: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        template_kwargs: Mapping[str, Any] | None = None,
+        effort: str | None = None,
+        tenant: str = "",
+    ) -> Prompt:
+        """What the prompts of ``messages`` with ``one`` behind them, and with ``other``, have in common."""
+        ...
+
     def text(self, text: str, *, tenant: str = "") -> BuiltPrompt: ...
 
     def tokens(self, ids: Sequence[int]) -> BuiltPrompt: ...
@@ -137,6 +151,8 @@ class ServerState:
     """Generated turns that ``prompts`` knows again; None where every prompt is a function of its request."""
     responses: ResponseStore
     """Responses that clients may come back to."""
+    sealed_turns: int = 0
+    """Conversations whose last turn may wait to be sealed; with 0 none is."""
     warming: Warming = field(default_factory=lambda: Warming(()))
     """The anchors of --warm that are still to be made."""
     script: Script | None = None
