@@ -7,6 +7,7 @@ import click
 from anchorline import __version__
 from anchorline.cli.cache import cache_group
 from anchorline.cli.demo import demo
+from anchorline.cli.doctor import doctor
 from anchorline.cli.fit import fit_command
 from anchorline.cli.replay import replay
 from anchorline.cli.serve import serve
@@ -26,6 +27,7 @@ cli.add_command(cache_group)
 cli.add_command(demo)
 cli.add_command(replay)
 cli.add_command(simulate)
+cli.add_command(doctor)
 
 
 def main() -> None:
