@@ -72,6 +72,8 @@ class Break:
     before: str
     """What stood there in the earlier request; an excerpt, "" for nothing."""
     after: str
+    shape: str = ""
+    """The line that changed, with a mark for every word that may change by itself: tells two clocks apart."""
 
 
 @dataclass(frozen=True, slots=True)

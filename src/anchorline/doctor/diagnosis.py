@@ -221,9 +221,8 @@ def _occurrence(charged: Sequence[tuple[Break, int]], old: AgentRequest, new: Ag
 
 def _site(each: Break, kind: int) -> Site:
     """The place in the heads of one kind of call, or the kind of break alone for what is done to histories."""
-    place = each.place
-    if place.role == "tools":
-        return each.kind, f"{kind} {place.field}"
+    if each.place.role == "tools":
+        return each.kind, f"{kind} {each.place.field}"
     if each.kind in (Kind.CLOCK, Kind.COUNTER, Kind.CHANGING_ID):
-        return each.kind, f"{kind} {place.part} {place.line}"
+        return each.kind, f"{kind} {each.place.part} {each.shape}"
     return each.kind, str(kind) if each.kind is Kind.SYSTEM_CHANGED else ""

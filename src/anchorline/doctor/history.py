@@ -54,7 +54,7 @@ class Walk:
     breaks: tuple[Break, ...]
     held: tuple[Held, ...]
     complete: bool
-    """The earlier history was walked to its end."""
+    """The earlier history was walked to its end, and the new one goes on."""
 
 
 def walk(old: Sequence[Message], new: Sequence[Message], *, first: int) -> Walk:
@@ -76,7 +76,7 @@ def walk(old: Sequence[Message], new: Sequence[Message], *, first: int) -> Walk:
         if repair.moved is not None:
             del right[repair.moved]
         del left[: repair.old_taken], right[: repair.new_taken]
-    return Walk(breaks=tuple(breaks), held=tuple(held), complete=bool(old) and not left)
+    return Walk(breaks=tuple(breaks), held=tuple(held), complete=bool(old) and not left and bool(right))
 
 
 def moved_message(old: Sequence[Message], new: Sequence[Numbered]) -> Repair | None:
@@ -159,25 +159,35 @@ def gap(old: Sequence[Message], new: Sequence[Numbered]) -> Repair | None:
     for block in matcher.get_matching_blocks():
         text = sum(len(message.text) for message in old[block.a : block.a + block.size])
         if text >= TELLING_CHARACTERS:
-            found = _gap_break(old[: block.a], new[: block.b], new[0])
-            return Repair(breaks=(found,), old_taken=block.a, new_taken=block.b)
+            gone, come = old[: block.a], new[: block.b]
+            if [message.role for message in gone] == [message.role for _, message in come]:
+                breaks = [_replaced(before, after) for before, after in zip(gone, come, strict=True)]
+            else:
+                breaks = [_cut(gone, come, new[0])]
+            return Repair(breaks=tuple(breaks), old_taken=block.a, new_taken=block.b)
     return None
 
 
 DETECTORS: tuple[Detector, ...] = (moved_message, moved_text, changed_turn, volatile_text, gap)
 
 
-def _gap_break(gone: Sequence[Message], come: Sequence[Numbered], first: Numbered) -> Break:
-    before, after = "\n".join(m.text for m in gone), "\n".join(m.text for _, m in come)
-    in_place = [message.role for message in gone] == [message.role for _, message in come]
-    pruned = not come or (in_place and len(after) < PRUNED_SHARE * len(before))
-    start = common_characters(before, after) if in_place else 0
-    kind = Kind.HISTORY_PRUNED if pruned else Kind.HISTORY_REWRITTEN
-    if all(message.role == "system" for message in (*gone, *(message for _, message in come))):
+def _replaced(before: Message, message: Numbered) -> Break:
+    """One message in the place of another."""
+    number, after = message
+    start = common_characters(before.text, after.text)
+    kind = Kind.HISTORY_PRUNED if len(after.text) < PRUNED_SHARE * len(before.text) else Kind.HISTORY_REWRITTEN
+    byte = byte_length(after.text[:start])
+    found = _break(kind, message, before=before.text[start:], after=after.text[start:], byte=byte)
+    return replace(found, at=At(number, start))
+
+
+def _cut(gone: Sequence[Message], come: Sequence[Numbered], message: Numbered) -> Break:
+    """Messages in the place of others; ``message`` is the first that stands there now."""
+    kind = Kind.HISTORY_REWRITTEN if come else Kind.HISTORY_PRUNED
+    if {each.role for each in (*gone, *(each for _, each in come))} == {"system"}:
         kind = Kind.SYSTEM_CHANGED
-    start_in_first = min(start, len(first[1].text))
-    found = _break(kind, first, before=before[start:], after=after[start:], byte=byte_length(after[:start_in_first]))
-    return replace(found, at=At(first[0], start_in_first))
+    before, after = ("\n".join(each.text for each in side) for side in (gone, [each for _, each in come]))
+    return _break(kind, message, before=before, after=after)
 
 
 def _removed(before: str, after: str) -> list[tuple[int, str]]:

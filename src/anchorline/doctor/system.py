@@ -9,7 +9,7 @@ from anchorline.api.messages_content import BILLING_HEADER
 from anchorline.doctor.comparison import At, Break, Held, Kind, Place, byte_length, excerpt
 from anchorline.doctor.requests import Message
 from anchorline.doctor.textdiff import TextChange, text_diff
-from anchorline.doctor.volatile import Volatile
+from anchorline.doctor.volatile import Volatile, masked
 
 VOLATILE_KINDS = {
     Volatile.CLOCK: Kind.CLOCK,
@@ -31,6 +31,9 @@ def system_differences(old: Sequence[Message], new: Sequence[Message]) -> Differ
     breaks: list[Break] = []
     held: list[Held] = []
     for number, (before, after) in enumerate(zip(old, new, strict=False)):
+        if before == after:
+            held.append(Held(At(number), after.text))
+            continue
         found = content_differences(before, after, number, wording=Kind.SYSTEM_CHANGED)
         breaks += found.breaks
         held += found.held
@@ -55,4 +58,5 @@ def _break(change: TextChange, message: Message, number: int, wording: Kind) -> 
         place=Place(part=number, role=message.role, line=change.line, byte=byte),
         before=excerpt(change.before),
         after=excerpt(change.after),
+        shape=masked(change.line_text),
     )

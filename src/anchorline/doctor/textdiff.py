@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 
 from anchorline.doctor.comparison import common_items
-from anchorline.doctor.volatile import Volatile, volatility
+from anchorline.doctor.volatile import Volatile, masked, volatility
 
 DIFF_LINES = 1000
 """Lines, and words of a line, that are compared one by one; more of them count as rewritten as a whole."""
@@ -46,38 +46,38 @@ class TextDiff:
     changes: tuple[TextChange, ...]
     kept: tuple[Kept, ...]
 
-    @property
-    def kept_characters(self) -> int:
-        return sum(len(piece.text) for piece in self.kept)
-
 
 def text_diff(before: str, after: str) -> TextDiff:
-    """Both texts beside each other; a line that lost or gained words is one change."""
+    """Both texts beside each other; lines that came, went or turned into more or fewer are one change."""
     old, new = before.splitlines(keepends=True), after.splitlines(keepends=True)
     starts = _starts(new)
     changes: list[TextChange] = []
     kept: list[Kept] = []
-    for old_start, old_end, new_start, new_end, same in _runs(old, new):
-        if same:
-            kept.append(Kept(starts[new_start], "".join(new[new_start:new_end])))
-        elif old_end - old_start == new_end - new_start:
-            for place in range(new_end - new_start):
-                line = new_start + place
-                change, pieces = _line_diff(old[old_start + place], new[line], line=line, start=starts[line])
+    for old_start, old_end, new_start, new_end, _ in _runs(list(map(masked, old)), list(map(masked, new))):
+        gone, come = old[old_start:old_end], new[new_start:new_end]
+        if len(gone) != len(come):
+            changes.append(_cut(gone, come, line=new_start, start=starts[new_start]))
+            continue
+        for line, (left, right) in enumerate(zip(gone, come, strict=True), new_start):
+            if left == right:
+                kept.append(Kept(starts[line], right))
+            else:
+                change, pieces = _line_diff(left, right, line=line, start=starts[line])
                 changes.append(change)
                 kept += pieces
-        else:
-            changes.append(
-                TextChange(
-                    line=new_start + 1,
-                    line_text=new[new_start] if new_start < len(new) else "",
-                    offset=starts[new_start],
-                    before="".join(old[old_start:old_end]),
-                    after="".join(new[new_start:new_end]),
-                    volatile=None,
-                )
-            )
     return TextDiff(changes=tuple(changes), kept=tuple(kept))
+
+
+def _cut(gone: Sequence[str], come: Sequence[str], *, line: int, start: int) -> TextChange:
+    """Lines in the place of others."""
+    return TextChange(
+        line=line + 1,
+        line_text=come[0] if come else "",
+        offset=start,
+        before="".join(gone),
+        after="".join(come),
+        volatile=None,
+    )
 
 
 def _starts(lines: Sequence[str]) -> list[int]:

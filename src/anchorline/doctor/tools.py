@@ -28,12 +28,16 @@ def tool_breaks(old: Sequence[Tool], new: Sequence[Tool]) -> Iterator[Break]:
 
 
 def tools_held(old: Sequence[Tool], new: Sequence[Tool]) -> Iterator[Held]:
-    """The definitions that both requests have, wherever they stand."""
-    left = Counter(old)
+    """The definitions that both requests have, wherever they stand, and what is left of those that changed."""
+    left, known = Counter(old), {tool.name: tool for tool in old}
     for index, tool in enumerate(new):
         if left[tool]:
             left[tool] -= 1
             yield Held(At(TOOLS, index), tool.text)
+        elif tool.name in known:
+            diff = text_diff(known[tool.name].text, tool.text)
+            behind = (piece for piece in diff.kept if piece.offset > diff.changes[0].offset)
+            yield from (Held(At(TOOLS, index), piece.text) for piece in behind)
 
 
 def _came_or_went(old: Sequence[Tool], new: Sequence[Tool]) -> Break:

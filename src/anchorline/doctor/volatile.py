@@ -27,7 +27,13 @@ _CLOCK = re.compile(
 _CLOCK_INSIDE = re.compile(rf"(?<!\d)(?:{_TIME}|{_DATE})(?!\d)")
 _NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
 _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
-_RANDOM = re.compile(r"(?=.*\d)(?=.*[A-Za-z])[A-Za-z0-9_+/-]{8,}")
+_RANDOM = re.compile(r"(?=.*\d)[A-Za-z0-9_+/-]{8,}")
+_WORD = re.compile(r"[\w:./+-]+")
+
+
+def masked(line: str) -> str:
+    """The line with the same mark for every word that may change by itself: equal for lines that differ in those."""
+    return _WORD.sub(lambda word: _mask(word.group()), line)
 
 
 def volatility(changes: Sequence[tuple[str, str]]) -> Volatile | None:
@@ -40,6 +46,13 @@ def volatility(changes: Sequence[tuple[str, str]]) -> Volatile | None:
         return None
     kinds.discard(Volatile.NUMBER)
     return next(iter(kinds), Volatile.NUMBER)
+
+
+def _mask(word: str) -> str:
+    bare = word.strip(".,;")
+    if _CLOCK.fullmatch(bare) or _UUID.search(bare) or _RANDOM.fullmatch(bare):
+        return "0"
+    return _NUMBER.sub("0", word)
 
 
 def _of_words(before: str, after: str) -> Volatile | None:
