@@ -34,7 +34,8 @@ REMEDIES = {
     Kind.CHANGING_ID: "Ids of requests and sessions tell a model nothing: have the client send them as a header "
     "or in metadata, or keep one for the whole session.",
     Kind.SYSTEM_CHANGED: "What changes (memory, tasks, lists of files) belongs to the end of the system prompt or "
-    "into a message of its own; let a client that rewrites its memory do so between sessions.",
+    "into a message of its own; let a client that rewrites its memory do so between sessions. With a template "
+    "that has the tools first, such as --chat-template hermes, they stay restored.",
     Kind.BILLING_HEADER: "Over /v1/messages Anchorline drops it when it leads the system prompt, so it costs nothing "
     "here; for other servers, and for proxies that turn it into a chat message, have it stripped on the way.",
     Kind.TOOLS_REORDERED: "Have the client sort its tools and their keys, or collect them once per session; MCP "

@@ -1,0 +1,122 @@
+"""``anchorline doctor`` on the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from anchorline.bench.trace import CHAT_PATH, read_trace
+from anchorline.cli.main import cli
+from anchorline.doctor.comparison import Kind
+from anchorline.doctor.requests import read_request
+from anchorline.doctor.wording import REMEDIES, TITLES
+from anchorline.llama.model import Model
+from tests.doctor.traffic import Body, clean, clock_in_system, side_call
+
+DOCS = (Path(__file__).parents[2] / "docs" / "doctor.md").read_text()
+
+
+def write(path: Path, bodies: list[Body], *, endpoint: str = CHAT_PATH) -> Path:
+    lines = [{"t": place, "t_end": place, "path": endpoint, "body": body} for place, body in enumerate(bodies)]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+@pytest.fixture
+def spoiled(tmp_path: Path) -> Path:
+    """A conversation with a clock in its system prompt, and a side call."""
+    bodies = clean()
+    clock_in_system(bodies)
+    side_call(bodies)
+    return write(tmp_path / "spoiled.jsonl", bodies)
+
+
+def doctor(*arguments: object) -> Result:
+    return CliRunner().invoke(cli, ["doctor", *map(str, arguments)])
+
+
+def report(*arguments: object) -> list[dict[str, Any]]:
+    result = doctor("--json", *arguments)
+    assert result.exit_code == 0, result.output
+    found: list[dict[str, Any]] = json.loads(result.output)
+    return found
+
+
+def test_a_person_is_told_where_what_and_the_remedy(spoiled: Path) -> None:
+    result = doctor("--no-model", spoiled)
+    assert result.exit_code == 0, result.output
+    said = " ".join(result.output.split())
+    assert "about 4 bytes a token" in said
+    assert "Requests 2, 3, 4, 5 and 6: the system prompt (message 0, line 2, byte 31) holds a clock: “14:00:11”" in said
+    assert REMEDIES[Kind.CLOCK] in said
+
+
+def test_json_has_every_occurrence(spoiled: Path) -> None:
+    ((clock, side),) = [each["findings"] for each in report("--no-model", spoiled)]
+    assert (clock["kind"], clock["times"], side["kind"]) == ("clock", 5, "side-call")
+    first = clock["occurrences"][0]
+    assert (first["request"], first["earlier"], first["before"], first["after"]) == (2, 0, "14:00:11", "14:01:11")
+    assert first["place"] == {"part": 0, "role": "system", "field": "content", "line": 2, "byte": 31}
+    assert sum(each["lost_tokens"] for each in clock["occurrences"]) == clock["lost_tokens"] > 0
+
+
+def test_tokens_are_those_of_the_model(spoiled: Path, test_llama_model: Model) -> None:
+    (by_model,), (by_bytes,) = report("--model", "test:llama", spoiled), report("--no-model", spoiled)
+    texts = [
+        part.text
+        for place, recorded in enumerate(read_trace(spoiled).requests)
+        for request in [read_request(recorded, place)]
+        for part in (*request.tools, *request.messages)
+    ]
+    counted = sum(test_llama_model.tokenizer.tokenize(text).size for text in texts)
+    assert by_model["prompt_tokens"] == counted != by_bytes["prompt_tokens"]
+    assert by_model["counting"].startswith("counted with test:llama")
+    assert [each["kind"] for each in by_model["findings"]] == [each["kind"] for each in by_bytes["findings"]]
+
+
+def test_a_clean_trace_is_called_clean(tmp_path: Path) -> None:
+    result = doctor("--no-model", "--fail-on-findings", write(tmp_path / "clean.jsonl", clean()))
+    assert result.exit_code == 0
+    assert "Nothing was found" in result.output
+
+
+def test_findings_fail_only_when_asked_to(spoiled: Path) -> None:
+    assert doctor("--no-model", spoiled).exit_code == 0
+    assert doctor("--no-model", "--fail-on-findings", spoiled).exit_code == 1
+
+
+def test_what_cannot_be_read_is_left_out_and_named(tmp_path: Path) -> None:
+    path = write(tmp_path / "other.jsonl", [{"input": "x"}], endpoint="/v1/embeddings")
+    (found,) = report("--no-model", path)
+    assert found["unread"] == [{"request": 0, "reason": "/v1/embeddings is no chat call"}]
+    assert "Request 0 was left out: /v1/embeddings is no chat call" in doctor("--no-model", path).output
+
+
+def test_a_broken_line_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "broken.jsonl"
+    path.write_text("{}\n")
+    result = doctor("--no-model", path)
+    assert result.exit_code == 2
+    assert "broken.jsonl, line 1" in result.output
+
+
+def test_a_model_and_none_exclude_each_other(spoiled: Path) -> None:
+    result = doctor("--no-model", "--model", "test:llama", spoiled)
+    assert result.exit_code == 2
+    assert "--model and --no-model exclude each other" in result.output
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_every_kind_is_described(kind: Kind) -> None:
+    assert f"`{kind}`" in DOCS
+    assert TITLES[kind]
+    assert REMEDIES[kind]
+
+
+def test_every_flag_is_described() -> None:
+    for flag in ("--model", "--no-model", "--json", "--fail-on-findings"):
+        assert f"`{flag}" in DOCS
