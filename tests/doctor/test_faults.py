@@ -30,6 +30,9 @@ from tests.doctor.traffic import (
 )
 
 
+ENDS = (("Why does the parser fail?", "14:05"), ("Are all the tests run?", "14:06"))
+
+
 def fault_of(plant: Callable[[list[Body]], None]) -> Fault:
     return next(fault for fault in FAULTS if fault.plant is plant)
 
@@ -48,6 +51,16 @@ def test_a_clean_conversation_has_nothing() -> None:
 def test_conversations_on_one_head_that_take_turns_have_nothing() -> None:
     second = conversation("Fix bug 12", "Fix bug 13")
     bodies = [body for pair in zip(clean(), [*second, *second[:2]], strict=True) for body in pair]
+    assert kinds_of(bodies) == []
+
+
+def test_questions_that_differ_in_a_number_hold_no_counter() -> None:
+    bodies = [conversation(f"Mend bug {number}, please.")[0] for number in (12, 13)]
+    assert kinds_of(bodies) == []
+
+
+def test_what_changes_at_the_end_of_a_head_costs_a_new_conversation_nothing() -> None:
+    bodies = [conversation(question, system=f"{SYSTEM}It is {time}")[0] for question, time in ENDS]
     assert kinds_of(bodies) == []
 
 

@@ -175,6 +175,11 @@ def message_inserted(bodies: list[Body]) -> None:
         body["messages"].insert(2, {"role": "user", "content": "A note that was not there before."})
 
 
+def note_in_front(bodies: list[Body]) -> None:
+    for body in bodies[1:]:
+        body["messages"].insert(1, {"role": "user", "content": "A note that was not there before."})
+
+
 def compaction(bodies: list[Body]) -> None:
     for body in bodies[4:]:
         body["messages"][1:5] = [{"role": "user", "content": "What was said so far, in short."}]
@@ -235,6 +240,7 @@ FAULTS = (
     Fault(Kind.REMINDER_MOVED, reminder_text_moves, 2, 1, len(QUESTIONS[0])),
     Fault(Kind.HISTORY_REWRITTEN, history_rewritten, 3, 4),
     Fault(Kind.HISTORY_REWRITTEN, message_inserted, 3, 2),
+    Fault(Kind.HISTORY_REWRITTEN, note_in_front, 1, 1),
     Fault(Kind.HISTORY_REWRITTEN, compaction, 4, 1),
     Fault(Kind.HISTORY_PRUNED, results_cleared, 3, 3),
     Fault(Kind.HISTORY_PRUNED, messages_taken_out, 3, 2),

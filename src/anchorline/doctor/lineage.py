@@ -85,13 +85,12 @@ def _parent(mine: _Known, candidates: Sequence[int], known: Sequence[_Known]) ->
     """The one whose history agrees with this one's furthest; then the one that most of it is of, then the newest."""
     shared = {index: common_items(mine.history, known[index].history) for index in candidates}
     furthest = [index for index in candidates if shared[index] == max(shared.values())]
-    return max(furthest, key=lambda index: (*_closeness(mine, known[index], shared[index]), index), default=None)
+    return max(furthest, key=lambda index: (*_closeness(mine, known[index]), index), default=None)
 
 
-def _closeness(mine: _Known, other: _Known, shared: int) -> tuple[int, bool, bool, bool]:
+def _closeness(mine: _Known, other: _Known) -> tuple[int, bool, bool]:
     both = Counter(mine.history) & Counter(other.history)
-    extends = shared == len(other.history)
-    return both.total(), mine.kind == other.kind, extends, _same_head(mine.request, other.request)
+    return both.total(), mine.kind == other.kind, _same_head(mine.request, other.request)
 
 
 def _same_head(left: AgentRequest, right: AgentRequest) -> bool:
