@@ -29,7 +29,6 @@ from tests.doctor.traffic import (
     trace_of,
 )
 
-
 ENDS = (("Why does the parser fail?", "14:05"), ("Are all the tests run?", "14:06"))
 
 

@@ -159,6 +159,12 @@ def reminder_message_moves(bodies: list[Body]) -> None:
         body["messages"].append({"role": "user", "content": "<reminder>Keep the answers short.</reminder>"})
 
 
+def reminder_before_the_question(bodies: list[Body]) -> None:
+    for body in bodies:
+        questions = [place for place, message in enumerate(body["messages"]) if message["role"] == "user"]
+        body["messages"].insert(questions[-1], {"role": "user", "content": "<reminder>Be brief, please.</reminder>"})
+
+
 def reminder_text_moves(bodies: list[Body]) -> None:
     for body in bodies:
         last = [message for message in body["messages"] if message["role"] == "user"][-1]
@@ -178,6 +184,12 @@ def message_inserted(bodies: list[Body]) -> None:
 def note_in_front(bodies: list[Body]) -> None:
     for body in bodies[1:]:
         body["messages"].insert(1, {"role": "user", "content": "A note that was not there before."})
+
+
+def examples_in_front(bodies: list[Body]) -> None:
+    for body in bodies[2:]:
+        example = [{"role": "user", "content": "For example?"}, {"role": "assistant", "content": "Like this."}]
+        body["messages"][1:1] = example
 
 
 def compaction(bodies: list[Body]) -> None:
@@ -237,10 +249,12 @@ FAULTS = (
     Fault(Kind.TOOLS_CHANGED, tools_flap, 1, TOOLS, field="tools"),
     Fault(Kind.CLOCK, clock_in_a_tool, 1, TOOLS, len(DESCRIBED), field="read_file"),
     Fault(Kind.REMINDER_MOVED, reminder_message_moves, 1, 2),
+    Fault(Kind.REMINDER_MOVED, reminder_before_the_question, 2, 1),
     Fault(Kind.REMINDER_MOVED, reminder_text_moves, 2, 1, len(QUESTIONS[0])),
     Fault(Kind.HISTORY_REWRITTEN, history_rewritten, 3, 4),
     Fault(Kind.HISTORY_REWRITTEN, message_inserted, 3, 2),
     Fault(Kind.HISTORY_REWRITTEN, note_in_front, 1, 1),
+    Fault(Kind.HISTORY_REWRITTEN, examples_in_front, 2, 1),
     Fault(Kind.HISTORY_REWRITTEN, compaction, 4, 1),
     Fault(Kind.HISTORY_PRUNED, results_cleared, 3, 3),
     Fault(Kind.HISTORY_PRUNED, messages_taken_out, 3, 2),
