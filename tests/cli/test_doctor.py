@@ -66,12 +66,9 @@ def test_json_has_every_occurrence(spoiled: Path) -> None:
 
 def test_tokens_are_those_of_the_model(spoiled: Path, test_llama_model: Model) -> None:
     (by_model,), (by_bytes,) = report("--model", "test:llama", spoiled), report("--no-model", spoiled)
-    texts = [
-        part.text
-        for place, recorded in enumerate(read_trace(spoiled).requests)
-        for request in [read_request(recorded, place)]
-        for part in (*request.tools, *request.messages)
-    ]
+    requests = [read_request(recorded, place) for place, recorded in enumerate(read_trace(spoiled).requests)]
+    texts = [tool.text for request in requests for tool in request.tools]
+    texts += [message.text for request in requests for message in request.messages]
     counted = sum(test_llama_model.tokenizer.tokenize(text).size for text in texts)
     assert by_model["prompt_tokens"] == counted != by_bytes["prompt_tokens"]
     assert by_model["counting"].startswith("counted with test:llama")

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import copy
+from contextlib import suppress
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from anchorline.bench.trace import TraceRequest
 from anchorline.doctor.requests import AgentRequest, Call, Message, read_request
@@ -107,3 +111,19 @@ def test_a_leading_billing_header_is_kept_beside_the_messages() -> None:
 def test_what_cannot_be_read_is_named(path: str, body: dict[str, Any], named: str) -> None:
     with pytest.raises(RequestError, match=named):
         read(path, body)
+
+
+@given(st.data())
+def test_a_body_with_one_wrong_part_is_read_or_refused(data: st.DataObject) -> None:
+    endings = {"chat/completions": CHAT, "messages": MESSAGES, "responses": RESPONSES}
+    path = data.draw(st.sampled_from(sorted(endings)))
+    spoiled = copy.deepcopy(endings[path])
+    place: Any = spoiled
+    key = data.draw(st.sampled_from(sorted(place)))
+    while isinstance(place[key], dict | list) and place[key] and data.draw(st.booleans()):
+        place = place[key]
+        keys = sorted(place) if isinstance(place, dict) else list(range(len(place)))
+        key = data.draw(st.sampled_from(keys))
+    place[key] = data.draw(st.sampled_from([None, 7, "x", [], {}, [None], ["x"], [{}], {"type": "text"}]))
+    with suppress(RequestError):
+        read(f"/v1/{path}", spoiled)

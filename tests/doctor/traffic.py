@@ -159,6 +159,11 @@ def reminder_message_moves(bodies: list[Body]) -> None:
         body["messages"].append({"role": "user", "content": "<reminder>Keep the answers short.</reminder>"})
 
 
+def clock_in_a_moving_message(bodies: list[Body]) -> None:
+    for place, body in enumerate(bodies):
+        body["messages"].append({"role": "user", "content": f"<reminder>It is 14:0{place} already.</reminder>"})
+
+
 def reminder_before_the_question(bodies: list[Body]) -> None:
     for body in bodies:
         questions = [place for place, message in enumerate(body["messages"]) if message["role"] == "user"]
@@ -249,6 +254,7 @@ FAULTS = (
     Fault(Kind.TOOLS_CHANGED, tools_flap, 1, TOOLS, field="tools"),
     Fault(Kind.CLOCK, clock_in_a_tool, 1, TOOLS, len(DESCRIBED), field="read_file"),
     Fault(Kind.REMINDER_MOVED, reminder_message_moves, 1, 2),
+    Fault(Kind.REMINDER_MOVED, clock_in_a_moving_message, 1, 2),
     Fault(Kind.REMINDER_MOVED, reminder_before_the_question, 2, 1),
     Fault(Kind.REMINDER_MOVED, reminder_text_moves, 2, 1, len(QUESTIONS[0])),
     Fault(Kind.HISTORY_REWRITTEN, history_rewritten, 3, 4),

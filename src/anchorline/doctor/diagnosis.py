@@ -80,17 +80,17 @@ def diagnose(trace: Trace, *, count_tokens: CountTokens, order: ToolOrder) -> Di
             requests.append(read_request(recorded, index))
         except RequestError as error:
             unread.append(Unread(request=index, reason=str(error)))
-    ward = _Ward(tuple(requests), count_tokens, order)
+    traffic = _Traffic(tuple(requests), count_tokens, order)
     return Diagnosis(
         trace=trace.name,
         requests=len(requests),
-        prompt_tokens=sum(ward.tokens(request) for request in requests),
-        findings=ward.findings(),
+        prompt_tokens=sum(traffic.tokens(request) for request in requests),
+        findings=traffic.findings(),
         unread=tuple(unread),
     )
 
 
-class _Ward:
+class _Traffic:
     """The requests of one trace, and how they are weighed."""
 
     def __init__(self, requests: tuple[AgentRequest, ...], count_tokens: CountTokens, order: ToolOrder) -> None:

@@ -80,11 +80,11 @@ def walk(old: Sequence[Message], new: Sequence[Message], *, first: int) -> Walk:
 
 
 def moved_message(old: Sequence[Message], new: Sequence[Numbered]) -> Repair | None:
-    """A message that now stands behind what was said since, with the others in their order."""
+    """A message that now stands behind what was said since, the others in their order; its digits may have changed."""
     reminder = old[0]
     if reminder.role not in ("system", "user") or len(reminder.content) < TELLING_CHARACTERS:
         return None
-    place = next((index for index, (_, message) in enumerate(new) if message == reminder), None)
+    place = next((index for index, (_, message) in enumerate(new) if _alike(message, reminder)), None)
     if place is None or all(message.role != "assistant" for _, message in new[:place]):
         return None
     if len(old) > 1 and old[1] != new[0][1]:
@@ -200,6 +200,11 @@ def _removed(before: str, after: str) -> list[tuple[int, str]]:
             if before[:start] + before[start + gone :] == after:
                 found.append((start, before[start : start + gone]))
     return found
+
+
+def _alike(left: Message, right: Message) -> bool:
+    """Whether they differ in digits at most."""
+    return left.role == right.role and _DIGITS.sub("0", left.content) == _DIGITS.sub("0", right.content)
 
 
 def _same_calls(before: Sequence[Call], after: Sequence[Call]) -> bool:
