@@ -17,6 +17,12 @@ BEFORE_LAST = """{%- for m in messages %}
 {{ m.content }}<|im_end|>
 {% endfor %}"""
 
+SYSTEM_WITH_LAST = """{%- for m in messages %}{% if m.role != 'system' %}
+{%- if tools and loop.last %}[TOOLS]{{ tools | tojson }}[/TOOLS]{{ messages[0].content }}{% endif %}
+{{- '<|im_start|>' + m.role }}
+{{ m.content }}<|im_end|>
+{% endif %}{% endfor %}"""
+
 
 @pytest.mark.parametrize(
     ("source", "order"),
@@ -24,6 +30,7 @@ BEFORE_LAST = """{%- for m in messages %}
         (None, ToolOrder.FIRST),
         (SYSTEM_FIRST, ToolOrder.BEHIND_SYSTEM),
         (BEFORE_LAST, ToolOrder.BEFORE_LAST_QUESTION),
+        (SYSTEM_WITH_LAST, ToolOrder.BEFORE_LAST_QUESTION),
     ],
 )
 def test_the_order_is_read_off_a_render(source: str | None, order: ToolOrder) -> None:

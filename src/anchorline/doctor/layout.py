@@ -98,16 +98,16 @@ def _common_content(left: Message, right: Message) -> int:
 
 def tool_order(render: Callable[..., str]) -> ToolOrder:
     """The order of a template; ``render`` takes messages and ``tools`` as ``PromptBuilder.render`` does."""
-    marks = {name: f"probe-{name}" for name in ("tool", "system", "first", "last")}
+    marks = {name: f"probe-{name}" for name in ("tool", "system", "first")}
     messages: list[dict[str, Any]] = [
         {"role": "system", "content": marks["system"]},
         {"role": "user", "content": marks["first"]},
         {"role": "assistant", "content": "?"},
-        {"role": "user", "content": marks["last"]},
+        {"role": "user", "content": "?"},
     ]
     function = {"name": marks["tool"], "description": "", "parameters": {"type": "object", "properties": {}}}
     text = render(messages, tools=[{"type": "function", "function": function}])
     tool, system, first = (text.find(marks[name]) for name in ("tool", "system", "first"))
-    if tool < system:
-        return ToolOrder.FIRST
-    return ToolOrder.BEHIND_SYSTEM if tool < first else ToolOrder.BEFORE_LAST_QUESTION
+    if tool > first:
+        return ToolOrder.BEFORE_LAST_QUESTION
+    return ToolOrder.FIRST if tool < system else ToolOrder.BEHIND_SYSTEM
