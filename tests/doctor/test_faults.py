@@ -111,6 +111,13 @@ def test_of_two_planted_faults_both_are_found(one: Fault, other: Fault) -> None:
     assert sorted(kinds_of(bodies)) == sorted((one.kind, other.kind))
 
 
+def test_a_system_prompt_may_be_nothing_but_a_clock() -> None:
+    bodies = conversation(*QUESTIONS[:2], system="")
+    for place, body in enumerate(bodies):
+        body["messages"][0]["content"] = f"14:0{place}:11"
+    assert kinds_of(bodies) == [Kind.CLOCK]
+
+
 def test_both_sides_are_shown() -> None:
     bodies = clean()
     clock_in_system(bodies)

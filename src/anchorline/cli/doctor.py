@@ -142,7 +142,9 @@ def _show(results: Sequence[Diagnosis], counting: Counting) -> None:
 
 
 def _paragraph(text: str) -> None:
-    click.echo(textwrap.fill(text, TEXT_WIDTH, initial_indent="   ", subsequent_indent="   "))
+    """Print wrapped text; paths and names stay whole."""
+    lines = textwrap.wrap(text, TEXT_WIDTH, break_on_hyphens=False, break_long_words=False)
+    click.echo(textwrap.indent("\n".join(lines), " " * 3))
 
 
 def _table(result: Diagnosis) -> Table:

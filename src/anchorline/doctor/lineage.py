@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from anchorline.doctor.comparison import common_items
 from anchorline.doctor.requests import AgentRequest, Message
+from anchorline.doctor.volatile import masked
 
 LOOKBACK_REQUESTS = 128
 """How many requests before it a request is compared with."""
@@ -103,10 +104,10 @@ def _tools_alike(left: AgentRequest, right: AgentRequest) -> bool:
 
 
 def _systems_alike(left: Sequence[Message], right: Sequence[Message]) -> bool:
-    """Whether they share most of their words: a short prompt may be one line with a clock in it."""
+    """Whether they share most of their words, where a clock is like any other."""
     mine, other = _words(left), _words(right)
     return (mine & other).total() >= ALIKE_SHARE * max(mine.total(), other.total())
 
 
 def _words(messages: Sequence[Message]) -> Counter[str]:
-    return Counter(word for message in messages for word in message.content.split())
+    return Counter(word for message in messages for word in masked(message.content).split())
