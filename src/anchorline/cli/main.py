@@ -9,6 +9,7 @@ from anchorline.cli.cache import cache_group
 from anchorline.cli.demo import demo
 from anchorline.cli.doctor import doctor
 from anchorline.cli.fit import fit_command
+from anchorline.cli.record import record
 from anchorline.cli.replay import replay
 from anchorline.cli.serve import serve
 from anchorline.cli.simulate import simulate
@@ -28,6 +29,7 @@ cli.add_command(demo)
 cli.add_command(replay)
 cli.add_command(simulate)
 cli.add_command(doctor)
+cli.add_command(record)
 
 
 def main() -> None:

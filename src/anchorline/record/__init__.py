@@ -1,0 +1,1 @@
+"""Recording what agents send, with the wording replaced."""

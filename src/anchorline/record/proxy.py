@@ -1,0 +1,169 @@
+"""A proxy between agents and a server: passes everything on, and notes the calls that generate."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import ssl
+from collections.abc import Coroutine, Iterable
+from typing import Any
+
+import httpx
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import ClientDisconnect, Request
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
+
+from anchorline.api.errors import ApiError
+from anchorline.config import Limits, ServerConfig
+from anchorline.errors import AnchorlineError, ConfigError
+from anchorline.record.recorder import TRACE_PATHS, Recorder
+from anchorline.server.access import AccessGuard
+from anchorline.server.body import read_body
+from anchorline.server.edge import on_anchorline_error, on_client_disconnect, on_http_error
+from anchorline.server.responses import SHUTTING_DOWN, error_response
+
+logger = logging.getLogger("anchorline.record")
+
+RawHeaders = list[tuple[bytes, bytes]]
+
+CONNECT_SECONDS = 10.0
+OWN_HEADERS = frozenset(
+    b"connection keep-alive proxy-authenticate proxy-authorization proxy-connection te trailer transfer-encoding "
+    b"upgrade".split()
+)
+"""Headers that speak of one connection, not of a call (RFC 9110, 7.6.1)."""
+
+
+def upstream_url(text: str) -> httpx.URL:
+    """The server's URL without a slash or ``/v1`` at its end, which every call brings. Raises ConfigError."""
+    try:
+        url = httpx.URL(text)
+    except httpx.InvalidURL as error:
+        raise ConfigError(f"--upstream {text!r} is no URL: {error}") from error
+    if url.scheme not in ("http", "https") or not url.host or url.query or url.fragment or url.userinfo:
+        raise ConfigError(f"--upstream {text!r} is not of the form http://HOST:PORT or https://HOST/PATH")
+    return url.copy_with(path=url.path.rstrip("/").removesuffix("/v1").rstrip("/") or "/")
+
+
+def recording_app(upstream: httpx.URL, recorder: Recorder, config: ServerConfig) -> Starlette:
+    """The ASGI application of a recording; pages of a browser do not reach it."""
+    return Starlette(
+        routes=[Route("/{path:path}", Proxy(upstream, recorder, limits=config.limits))],
+        middleware=[Middleware(AccessGuard, config=config)],
+        exception_handlers={
+            AnchorlineError: on_anchorline_error,
+            HTTPException: on_http_error,
+            ClientDisconnect: on_client_disconnect,
+        },
+    )
+
+
+class Proxy:
+    """Sends each request on and its answer back, byte for byte as they come.
+
+    A body is read whole first. When the client leaves, the upstream's connection is closed, and when the upstream
+    breaks off, the client's. Each call has a connection of its own.
+    """
+
+    def __init__(self, upstream: httpx.URL, recorder: Recorder, *, limits: Limits) -> None:
+        self._upstream = upstream
+        self._recorder = recorder
+        self._limits = limits
+        self._tls = httpx.create_ssl_context()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        body = await read_body(Request(scope, receive), limits=self._limits)
+        recorded = scope["method"] == "POST" and scope["path"] in TRACE_PATHS
+        call = self._recorder.begin(scope["path"], body) if recorded else None
+        answer = Answer(send, self._tls)
+        try:
+            await _while_connected(receive, answer.fetch(self._request(scope, body)))
+        except (httpx.RequestError, httpx.InvalidURL) as error:
+            answer.status = httpx.codes.BAD_GATEWAY
+            logger.warning("upstream %s: %s", self._upstream, _reason(error))
+            if not answer.started:
+                await error_response(self._unreachable(error), scope)(scope, receive, send)
+        except asyncio.CancelledError:  # the recording ends and this call did not, in all the time it had
+            if not answer.started:
+                await error_response(SHUTTING_DOWN, scope)(scope, receive, send)
+        finally:
+            if call is not None:
+                self._recorder.end(call, served=answer.status is None or httpx.codes.is_success(answer.status))
+
+    def _request(self, scope: Scope, body: bytes) -> httpx.Request:
+        target: bytes = self._upstream.raw_path.rstrip(b"/") + scope["raw_path"]
+        if scope["query_string"]:
+            target += b"?" + scope["query_string"]
+        url = self._upstream.copy_with(raw_path=target)
+        headers = passed_on(scope["headers"], besides=(b"host", b"content-length", b"expect"))
+        return httpx.Request(scope["method"], url, headers=headers, content=body)
+
+    def _unreachable(self, error: Exception) -> ApiError:
+        return ApiError(
+            status=httpx.codes.BAD_GATEWAY,
+            message=f"the upstream {self._upstream} gave no answer: {_reason(error)} (--upstream)",
+            type="server_error",
+            code="upstream_unreachable",
+        )
+
+
+class Answer:
+    """The upstream's answer to one request on its way to the client."""
+
+    def __init__(self, send: Send, tls: ssl.SSLContext) -> None:
+        self._send = send
+        self._tls = tls
+        self.status: int | None = None
+        self.started = False
+
+    async def fetch(self, request: httpx.Request) -> None:
+        """Send the request and pass on what comes. Raises httpx.RequestError."""
+        timeout = httpx.Timeout(None, connect=CONNECT_SECONDS)
+        async with httpx.AsyncClient(verify=self._tls, timeout=timeout, trust_env=False) as client:
+            # A request of one's own gets no headers from the client.
+            response = await client.send(request, stream=True)
+            async with contextlib.aclosing(response):
+                await self._pass_on(response)
+
+    async def _pass_on(self, response: httpx.Response) -> None:
+        self.status, self.started = response.status_code, True
+        headers = passed_on(response.headers.raw, besides=(b"date",))  # the client's connection dates answers
+        await self._send({"type": "http.response.start", "status": response.status_code, "headers": headers})
+        async for part in response.aiter_raw():
+            await self._send({"type": "http.response.body", "body": part, "more_body": True})
+        await self._send({"type": "http.response.body"})
+
+
+def passed_on(headers: Iterable[tuple[bytes, bytes]], *, besides: Iterable[bytes]) -> RawHeaders:
+    """The headers that belong to the call and not to its connection, less those named ``besides``."""
+    given = [(name.lower(), value) for name, value in headers]
+    named = {part.strip().lower() for name, value in given if name == b"connection" for part in value.split(b",")}
+    dropped = OWN_HEADERS | named | set(besides)
+    return [(name, value) for name, value in given if name not in dropped]
+
+
+async def _while_connected(receive: Receive, work: Coroutine[Any, Any, None]) -> None:
+    """Do ``work``, or the part of it until the client leaves; it has ended, and cleaned up, when this returns."""
+    working = asyncio.create_task(work)
+    leaving = asyncio.create_task(_left(receive))
+    try:
+        await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in (working, leaving):
+            task.cancel()
+        results = await asyncio.gather(working, leaving, return_exceptions=True)
+    if isinstance(results[0], Exception):
+        raise results[0]
+
+
+async def _left(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def _reason(error: Exception) -> str:
+    return str(error) or type(error).__name__
