@@ -226,11 +226,12 @@ def test_an_image_keeps_its_size_and_where_it_differs(anonymiser: Anonymiser) ->
     assert common(first.encode(), second.encode()) == len(head) + 100
 
 
-def test_numbers_that_a_person_chose_are_replaced(anonymiser: Anonymiser) -> None:
-    call = {"type": "tool_use", "input": {"account": 48150162, "share": 0.25, "sure": True}}
+@pytest.mark.parametrize("place", ["input", "arguments", "unknown"])
+def test_numbers_that_a_person_chose_are_replaced(anonymiser: Anonymiser, place: str) -> None:
+    call = {"type": "tool_use", place: {"account": 48150162, "share": 0.25, "sure": True}}
     body = {"max_tokens": 512, "temperature": 0.25, "messages": [{"role": "assistant", "content": [call]}]}
     after = msgspec.json.decode(encoded(anonymiser.body(body)))
-    account, share, sure = after["messages"][0]["content"][0]["input"].values()
+    account, share, sure = [*after["messages"][0]["content"][0].values()][1].values()
     assert account != 48150162
     assert len(str(account)) == 8
     assert share != 0.25

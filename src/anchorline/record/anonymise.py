@@ -97,7 +97,9 @@ class Anonymiser:
         return {self._kept(key, protocol.PROTOCOL): self._value(key, item) for key, item in value.items()}
 
     def _value(self, key: str, value: Any) -> Any:
-        """What the protocol has under ``key``."""
+        """What the protocol has under ``key``; under a key that it does not know, all is wording."""
+        if not protocol.PROTOCOL.keeps(key):
+            return self._data(value)
         if isinstance(value, str):
             return self._protocol_text(key, value)
         if isinstance(value, list):

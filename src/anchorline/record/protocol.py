@@ -109,7 +109,7 @@ BLOBS = frozenset({"data"})
 SYNTAX_TEXTS = frozenset({"definition", "grammar", "regex", "guided_grammar", "guided_regex"})
 """Keys whose texts are in a formal language: JSON, addresses, base64, grammars."""
 
-DATA_OBJECTS = frozenset({"input", "metadata", "client_metadata"})
+DATA_OBJECTS = frozenset({"arguments", "input", "metadata", "client_metadata"})
 """Keys of objects whose own keys are wording too: a tool's arguments, and what a client adds for itself."""
 
 SCHEMA_OBJECTS = frozenset({"parameters", "input_schema", "output_schema", "schema", "json", "guided_json"})

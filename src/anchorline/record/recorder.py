@@ -141,4 +141,11 @@ class Recorder:
             "path": call.path,
             "body": body if self._anonymiser is None else self._anonymiser.body(body),
         }
-        return msgspec.json.encode(entry) + b"\n"
+        return one_line(msgspec.json.encode(entry)) + b"\n"
+
+
+def one_line(text: bytes) -> bytes:
+    """JSON without the characters at which readers other than JSON's end a line."""
+    for character in "\x85\u2028\u2029":
+        text = text.replace(character.encode(), f"\\u{ord(character):04x}".encode())
+    return text

@@ -23,8 +23,7 @@ class TraceFile:
         self.path = path
         self._limit_bytes = limit_bytes
         appending = append and path.exists()
-        earlier = read_trace(path).requests if appending else ()
-        self.start_seconds = max((request.end_seconds for request in earlier), default=0.0)
+        self.start_seconds = _end_of(path) if appending else 0.0
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | (0 if appending else os.O_EXCL)
         try:
             self._descriptor = os.open(path, flags, OWNER_ONLY)
@@ -55,3 +54,11 @@ class TraceFile:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _end_of(path: Path) -> float:
+    """When the last call of a trace ended. Raises ConfigError when it is no trace, or ends in half a line."""
+    requests = read_trace(path).requests
+    if path.stat().st_size and not path.read_bytes().endswith(b"\n"):
+        raise ConfigError(f"--append: {path} does not end with a whole line")
+    return max((request.end_seconds for request in requests), default=0.0)

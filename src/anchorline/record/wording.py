@@ -16,7 +16,8 @@ from anchorline.record.letters import Escape, Units, Utf8, exchangeable
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 DIGITS = "123456789"
-BASE64 = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+BASE64 = LETTERS.upper() + LETTERS + "0" + DIGITS + "+/"
+_VALUES = {character: value for value, character in enumerate(BASE64)}
 
 LONGEST = 16
 """After so many letters a word is taken for a new one, so that work stays linear in its length."""
@@ -27,7 +28,8 @@ ATTEMPTS = 32
 KEPT_PERMUTATIONS = 1 << 18
 KEPT_WORDS = 1 << 17
 """Bounds of what one recording remembers."""
-BLOB_STEP = 32
+BLOB_STEP = 64
+"""Base64 characters that share a piece of noise; a difference shows where it is, and at most so much of what it is."""
 
 _UTF8, _ESCAPE = Utf8(), Escape()
 
@@ -52,10 +54,16 @@ class Kept:
             length += 1
         return length
 
+    def keeps(self, text: str) -> bool:
+        """Whether all of ``text`` stays."""
+        return self.walk(text) == len(text)
+
     def fixed(self, before: str) -> str:
         """ASCII letters and digits, lower case, that go on towards a kept text after ``before``."""
         return "".join(
-            c for c in LETTERS + DIGITS if before + c in self.beginnings or before + c.upper() in self.beginnings
+            character
+            for character in LETTERS + DIGITS
+            if before + character in self.beginnings or before + character.upper() in self.beginnings
         )
 
 
@@ -114,8 +122,8 @@ class Wording:
             step = text[start : start + BLOB_STEP]
             shifts = self._stream("blob", state.hex(), size=BLOB_STEP)
             parts += [
-                BASE64[(BASE64.index(c) + shift) % 64] if c in BASE64 else c
-                for c, shift in zip(step, shifts, strict=False)
+                BASE64[(_VALUES[character] + shift) % 64] if character in _VALUES else character
+                for character, shift in zip(step, shifts, strict=False)
             ]
             state = hashlib.sha256(state + step.encode()).digest()
         return "".join(parts)
