@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from string import ascii_letters
 from typing import Any
 
 import msgspec
@@ -34,10 +35,23 @@ PIECES = (
         "data:image/png;base64,aGk=",
         "https://a.b",
     ),
-    *('{"path": "a\\n', "\\u00e9t\\u00", '\\u5bc6\\u7801"}', "[1, -20.5e3, true", "\\d{4}[a-z]", "#/$defs/", "0", "17"),
+    *(
+        '"\\u5b',
+        "c6",
+        '{"path": "a\\n',
+        "\\u00e9t\\u00",
+        '\\u5bc6\\u7801"}',
+        "[1, -20.5e3, true",
+        "\\d{4}[a-z]",
+        "#/$defs/",
+        "0",
+        "17",
+    ),
     *("é", "Ünïted", "密码", "암호", "пароль", "سر", "٣", "𝒜", "🔒", "\u0301", "²", "ª"),
 )
-TEXT = st.lists(st.sampled_from(PIECES) | st.text(max_size=3), max_size=6).map("".join)
+TEXT = st.lists(st.sampled_from(PIECES) | st.text(ascii_letters, max_size=3) | st.text(max_size=3), max_size=6).map(
+    "".join
+)
 
 PLACES: dict[str, Callable[[str], dict[str, Any]]] = {
     "content": lambda text: {"messages": [{"role": "user", "content": text}, {"role": "assistant"}]},
@@ -81,7 +95,7 @@ def test_texts_part_at_the_same_byte(place: str, shared: str, left: str, right: 
 KEYS = st.sampled_from(
     ["messages", "content", "input", "tools", "parameters", "properties", "arguments", "type", "url", "data", "default"]
 )
-SCALARS = st.none() | st.booleans() | st.integers(-(10**6), 10**12) | st.floats(allow_nan=False, allow_infinity=False)
+SCALARS = st.none() | st.booleans() | st.integers(-(10**6), 10**12) | st.floats(-1e307, 1e307)
 VALUES = st.recursive(
     SCALARS | TEXT,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS | TEXT, inner, max_size=3),
@@ -245,10 +259,17 @@ def test_another_key_gives_other_words() -> None:
     assert Anonymiser(b"one").text(text) == Anonymiser(b"one").text(text)
 
 
-@pytest.mark.parametrize("prompt", [[1, 2, 3], [[1, 2], [3]]])
-def test_token_ids_are_refused(anonymiser: Anonymiser, prompt: Any) -> None:
-    with pytest.raises(Unrecordable, match="token ids"):
-        anonymiser.body({"prompt": prompt})
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ({"prompt": [1, 2, 3]}, "token ids"),
+        ({"prompt": [[1, 2], [3]]}, "token ids"),
+        ({"metadata": {"a": 1e308}}, "so large"),
+    ],
+)
+def test_what_cannot_be_replaced_is_refused(anonymiser: Anonymiser, body: dict[str, Any], reason: str) -> None:
+    with pytest.raises(Unrecordable, match=reason):
+        anonymiser.body(body)
 
 
 def test_fields_that_this_server_reads_stay() -> None:

@@ -23,6 +23,9 @@ _ESCAPES = re.compile(r"\\u(?P<digits>[0-9a-fA-F]{0,4})|\\.|(?P<text>[^\\]+)", r
 _SYNTAX = re.compile(r"\\.|(?P<short>[^\W\d_]{1,3})(?P<rest>[^\W\d_]*)", re.DOTALL)
 """In a formal language words of three letters mean something: character ranges, escapes, groups."""
 
+TOO_LARGE = 1e308
+"""From here on, other digits may make a floating-point number that there is not."""
+
 
 class Unrecordable(ValueError):
     """A body whose wording cannot be replaced; the message says why."""
@@ -35,7 +38,7 @@ class Anonymiser:
         self._wording = Wording(key)
 
     def body(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        """``body`` with other words; numbers in it may be ``msgspec.Raw``. Raises Unrecordable for a prompt of ids."""
+        """``body`` with other words; numbers in it may be ``msgspec.Raw``. Raises Unrecordable."""
         if _holds_ids(body.get("prompt")):
             raise Unrecordable("a prompt of token ids: they would tell the wording")
         self._wording.avoid(word for text in _texts(body) for word in words_of(text))
@@ -156,6 +159,8 @@ class Anonymiser:
             return {self.text(key): self._data(item) for key, item in value.items()}
         if value is None or isinstance(value, bool):
             return value
+        if abs(value) >= TOO_LARGE and isinstance(value, float):
+            raise Unrecordable("a number so large that others of its size are none")
         mantissa, e, exponent = msgspec.json.encode(value).decode().partition("e")
         return msgspec.Raw((self._plain(mantissa) + e + exponent).encode())
 
