@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +101,16 @@ def test_events_are_passed_on_at_once_and_leaving_is_too(upstream: Upstream, ups
             assert next(answer.iter_raw()) == EVENTS[0]
         assert upstream.left.wait(timeout=30)
     assert len(read_trace(trace).requests) == 1
+
+
+def test_a_call_under_way_at_the_end_is_written(upstream: Upstream, upstream_at: str, trace: Path) -> None:
+    with ExitStack() as running:
+        url, recorder = running.enter_context(recording(upstream_at, trace))
+        with httpx.stream("POST", f"{url}{CHAT}", json=chat("hold")) as answer:
+            assert next(answer.iter_raw()) == EVENTS[0]
+            running.close()
+    assert upstream.left.wait(timeout=30)
+    assert recorder.written == len(read_trace(trace).requests) == 1
 
 
 def test_an_answer_that_breaks_off_does_so_for_the_client(upstream_at: str, trace: Path) -> None:

@@ -46,9 +46,11 @@ class Anonymiser:
 
     def text(self, text: str) -> str:
         """Replaces each word and number of a text."""
-        if text.startswith("x-"):
-            return self._kept(text, protocol.HEADER)
-        return self._plain(text)
+
+        def replace(found: re.Match[str]) -> str:
+            return self._wording.word(found[0], protocol.TEXT if found["tag"] is None else protocol.TAG)
+
+        return _RUN.sub(replace, text)
 
     def json_text(self, text: str) -> str:
         """Replaces what JSON holds in strings, names and numbers; it stays JSON, or as broken as it was."""
@@ -65,21 +67,15 @@ class Anonymiser:
     def _in_string(self, found: re.Match[str]) -> str:
         if found["digits"] is not None:
             return r"\u" + self._wording.escape(found["digits"], protocol.TEXT, before="")
-        return found[0] if found["text"] is None else self._plain(found["text"])
-
-    def _plain(self, text: str) -> str:
-        def replace(found: re.Match[str]) -> str:
-            return self._wording.word(found[0], protocol.TEXT if found["tag"] is None else protocol.TAG)
-
-        return _RUN.sub(replace, text)
+        return found[0] if found["text"] is None else self.text(found["text"])
 
     def _kept(self, text: str, place: Kept) -> str:
         """Keeps what follows a kept text of ``place``; what comes after, or leaves it, is replaced."""
         length = place.walk(text)
         before, rest = text[:length], text[length:]
         if not rest or before not in place.unfinished:
-            return before + self._plain(rest)
-        return before + self._wording.letter(rest[0], place, before=before, image=before) + self._plain(rest[1:])
+            return before + self.text(rest)
+        return before + self._wording.letter(rest[0], place, before=before, image=before) + self.text(rest[1:])
 
     def _link(self, text: str) -> str:
         """Keeps the scheme; what a data URL holds is replaced as base64."""
@@ -122,7 +118,9 @@ class Anonymiser:
             return self._link(text)
         if key in protocol.BLOBS:
             return self._wording.blob(text)
-        return self._syntax(text) if key in protocol.SYNTAX_TEXTS else self.text(text)
+        if key in protocol.SYNTAX_TEXTS:
+            return self._syntax(text)
+        return self._kept(text, protocol.HEADER) if text.startswith("x-") else self.text(text)
 
     def _schema(self, value: Any, keyword: str = "") -> Any:
         """A JSON schema, or what stands under its ``keyword``."""
@@ -162,7 +160,7 @@ class Anonymiser:
         if abs(value) >= TOO_LARGE and isinstance(value, float):
             raise Unrecordable("a number so large that others of its size are none")
         mantissa, e, exponent = msgspec.json.encode(value).decode().partition("e")
-        return msgspec.Raw((self._plain(mantissa) + e + exponent).encode())
+        return msgspec.Raw((self.text(mantissa) + e + exponent).encode())
 
 
 def _texts(value: Any) -> Iterator[str]:

@@ -8,7 +8,7 @@ TEXT = kept("text", "x")
 """Any text. Words that begin with x keep it, so that HEADER can be told from other texts at its second character."""
 
 HEADER = kept("header", "x-anthropic-billing-header:")
-"""Texts that begin with "x-": servers know this one and drop it."""
+"""Texts of the protocol that begin with "x-": servers know this one and drop it."""
 
 TAG = kept("tag", "think thinking")
 """Names in tags: chat templates look for these."""
