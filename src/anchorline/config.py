@@ -163,7 +163,7 @@ class ContextConfig:
     batch_tokens: int = setting(
         2048,
         "--batch-size",
-        "Most tokens in one decode call; also the longest pause a prefill causes.",
+        "Most tokens in one decode call; prompts take less of it where that would hold up others.",
         aliases=("-b",),
         minimum=1,
         maximum=1 << 16,

@@ -6,7 +6,6 @@ import pytest
 
 from anchorline.config import EngineConfig
 from anchorline.engine.request import GenerationRequest, PlanKind
-from anchorline.engine.schedule import BACKGROUND_TOKENS_MIN, background_tokens
 from anchorline.errors import Cancelled, RequestError
 from anchorline.llama.interface import MemoryKind, SamplingParams
 from tests.engine.harness import Harness, make_prompt
@@ -105,11 +104,6 @@ def test_a_step_of_it_is_no_longer_than_a_ubatch() -> None:
     harness.runtime.chunks.clear()
     ask(harness, [9, *ASKED])
     assert max(end - start for _, start, end in harness.runtime.chunks) == limits.batch_tokens
-
-
-@pytest.mark.parametrize(("seconds", "tokens"), [(1.0, BACKGROUND_TOKENS_MIN), (1e-3, 50), (1e-6, 512)])
-def test_the_chunk_is_what_the_machine_computes_at_once(seconds: float, tokens: int) -> None:
-    assert background_tokens(ubatch_tokens=512, prefill_seconds_per_token=seconds) == tokens
 
 
 def test_it_is_not_begun_beside_another_call() -> None:

@@ -18,7 +18,7 @@ from anchorline.engine.request import FinishReason, SampledToken
 from anchorline.engine.reseating import reseat
 from anchorline.engine.restoring import Restorer
 from anchorline.engine.saving import Saver
-from anchorline.engine.schedule import bounds, share_batch
+from anchorline.engine.schedule import prefill_tokens, share_batch
 from anchorline.engine.sealing import SealLedger, giving_way
 from anchorline.engine.speeds import SpeedMeter
 from anchorline.engine.stream import Call, Clock, Stream
@@ -176,13 +176,14 @@ class EngineLoop:
         pending = [tokens_to_pause(stream) for stream in self.running]
         if self._exact:
             return list(zip(self.running, pending, strict=True))
-        room, chunk = bounds(
-            self.runtime.limits,
+        limits = self.runtime.limits
+        wanted = prefill_tokens(
+            limits,
             generating=1 in pending,
             background=any(stream.call.request.background for stream in self.running),
-            prefill_seconds_per_token=self.meter.token_seconds,
+            token_seconds=self.meter.token_seconds,
         )
-        shares = share_batch(pending, batch_tokens=room, chunk_tokens=chunk)
+        shares = share_batch(pending, batch_tokens=limits.batch_tokens, prefill_tokens=wanted)
         return [(stream, share) for stream, share in zip(self.running, shares, strict=True) if share]
 
     def _decode(self, work: list[tuple[Stream, int]]) -> list[Call]:

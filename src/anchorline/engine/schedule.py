@@ -2,7 +2,8 @@
 
 A stream's *pending* tokens are known but not decoded: one for a stream that generates, the rest
 of the prompt for one that prefills. Generation goes first; prefills share what is left evenly, so
-that a short prompt is not held up by a long one.
+that a short prompt is not held up by a long one. A step takes about as long as others can wait for
+it: those that generate for their next token, those that come or go for the loop to notice.
 """
 
 from __future__ import annotations
@@ -11,24 +12,23 @@ from collections.abc import Sequence
 
 from anchorline.llama.interface import RuntimeLimits
 
-CHUNK_SECONDS = 0.5
-"""A prefill chunk is made so long that it should take about this time."""
+PREFILL_SECONDS = 0.5
+"""So long should a step take while nothing generates."""
+STALL_SECONDS = 0.2
+"""So long should streams that generate wait for others' prompts before their next token."""
 BACKGROUND_SECONDS = 0.05
-"""So long should the chunks take of what gives way to anything else."""
-BACKGROUND_TOKENS_MIN = 32
-"""Smaller ones would make too little of the time."""
+"""So long should a step take of what gives way to anything else."""
+PREFILL_TOKENS_MIN = 32
+"""Fewer would make too little of a step."""
 
 
-def share_batch(pending: Sequence[int], *, batch_tokens: int, chunk_tokens: int) -> list[int]:
+def share_batch(pending: Sequence[int], *, batch_tokens: int, prefill_tokens: int) -> list[int]:
     """Tokens for each stream, in order; each ≤ its pending, the sum ≤ ``batch_tokens``.
 
-    While any stream generates, prefills get at most ``chunk_tokens`` together.
+    Prefills get at most ``prefill_tokens`` together.
     """
     shares = [1 if tokens == 1 else 0 for tokens in pending]
-    generating = sum(shares)
-    room = batch_tokens - generating
-    if generating:
-        room = min(room, chunk_tokens)
+    room = min(batch_tokens - sum(shares), prefill_tokens)
     waiting = sorted((i for i, tokens in enumerate(pending) if tokens > 1), key=lambda i: pending[i])
     for served, index in enumerate(waiting):
         even_share = room // (len(waiting) - served)
@@ -37,25 +37,13 @@ def share_batch(pending: Sequence[int], *, batch_tokens: int, chunk_tokens: int)
     return shares
 
 
-def bounds(
-    limits: RuntimeLimits, *, generating: bool, background: bool, prefill_seconds_per_token: float
-) -> tuple[int, int]:
-    """Tokens that a step may hold, and of these how many of prefills while others generate."""
-    ubatch, batch, seconds = limits.ubatch_tokens, limits.batch_tokens, prefill_seconds_per_token
-    if background:
-        batch = background_tokens(ubatch_tokens=ubatch, prefill_seconds_per_token=seconds)
-    if generating:
-        return batch, ubatch
-    return batch, chunk_tokens(ubatch_tokens=ubatch, batch_tokens=batch, prefill_seconds_per_token=seconds)
+def prefill_tokens(limits: RuntimeLimits, *, generating: bool, background: bool, token_seconds: float) -> int:
+    """Prompt tokens for one step, where each is expected to take ``token_seconds``.
 
-
-def chunk_tokens(*, ubatch_tokens: int, batch_tokens: int, prefill_seconds_per_token: float) -> int:
-    """A prefill's chunk when nothing generates: whole ubatches of about CHUNK_SECONDS, at least one."""
-    ubatches = int(CHUNK_SECONDS / max(prefill_seconds_per_token * ubatch_tokens, 1e-9))
-    return min(max(ubatches, 1) * ubatch_tokens, batch_tokens)
-
-
-def background_tokens(*, ubatch_tokens: int, prefill_seconds_per_token: float) -> int:
-    """The chunk of a call that gives way to any other: one that comes waits for no more than this."""
-    quick = int(BACKGROUND_SECONDS / max(prefill_seconds_per_token, 1e-9))
-    return min(max(quick, BACKGROUND_TOKENS_MIN), ubatch_tokens)
+    While others wait for it, at most one ubatch; else whole ubatches, at least one.
+    """
+    if background or generating:
+        quick = int((BACKGROUND_SECONDS if background else STALL_SECONDS) / max(token_seconds, 1e-9))
+        return min(max(quick, PREFILL_TOKENS_MIN), limits.ubatch_tokens)
+    ubatches = int(PREFILL_SECONDS / max(token_seconds * limits.ubatch_tokens, 1e-9))
+    return min(max(ubatches, 1) * limits.ubatch_tokens, limits.batch_tokens)
