@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from starlette.requests import Request
@@ -24,13 +23,13 @@ from anchorline.api.anchors import (
 from anchorline.api.options import check_cache_salt
 from anchorline.cache.pinning import AnchorOrder
 from anchorline.engine.commands import ChangePin, ClearCache, Command, ListPins, PinAnchor, RemovePin
-from anchorline.engine.request import CallReport, FinishReason, GenerationRequest, SampledToken
-from anchorline.errors import AnchorlineError
+from anchorline.engine.request import CallReport, GenerationRequest
 from anchorline.llama.interface import SamplingParams
 from anchorline.server.body import read_body
 from anchorline.server.caller import Caller, tenant_of
 from anchorline.server.leaving import while_connected
 from anchorline.server.log import call_line, ended_line, logger
+from anchorline.server.prefill import Prefill
 from anchorline.server.prepare import build_chat
 from anchorline.server.responses import json_response
 from anchorline.server.state import ServerState
@@ -117,10 +116,10 @@ class AnchorRoutes:
             max_tokens=0,
             received_seconds=caller.received_seconds,
         )
-        prefill = _Prefill()
+        prefill = Prefill()
         state.engine.submit(request, prefill)
         try:
-            report = await asyncio.wrap_future(prefill.report)
+            report = await prefill.report()
         except asyncio.CancelledError:
             state.engine.cancel(request.id)
             state.metrics.cancelled.inc()
@@ -139,23 +138,3 @@ async def warm(state: ServerState) -> None:
         return await routes.make(order.body, Caller(received_seconds=state.monotonic(), tenant=order.tenant))
 
     await state.warming.run(make)
-
-
-class _Prefill:
-    """The consumer of a call without a reply."""
-
-    def __init__(self) -> None:
-        self.report: Future[CallReport] = Future()
-        self.report.set_running_or_notify_cancel()  # whoever waits may leave; the engine's answer is taken all the same
-
-    def on_token(self, choice: int, token: SampledToken) -> bool:
-        raise AssertionError("nothing is generated")
-
-    def on_finish(self, choice: int, reason: FinishReason) -> None:
-        """Nothing is told before the report comes."""
-
-    def on_done(self, report: CallReport) -> None:
-        self.report.set_result(report)
-
-    def on_error(self, error: AnchorlineError, report: CallReport | None) -> None:
-        self.report.set_exception(error)

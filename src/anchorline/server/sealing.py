@@ -19,12 +19,13 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from anchorline.api.chat import ChatPrompt
 from anchorline.cache.prompt import Prompt
 from anchorline.cache.tokens import common_prefix
-from anchorline.engine.request import CallReport, FinishReason, GenerationRequest, SampledToken
+from anchorline.engine.request import GenerationRequest
 from anchorline.engine.sealing import may_seal
 from anchorline.errors import AnchorlineError, Cancelled
 from anchorline.llama.interface import SamplingParams
 from anchorline.prompt.sealing import continuations, turn_message
 from anchorline.prompt.turns import GeneratedTurn
+from anchorline.server.prefill import Prefill
 from anchorline.server.state import ServerState
 
 log = logging.getLogger("anchorline.sealing")
@@ -58,41 +59,6 @@ class _Ended:
 
     asked: Asked
     turn: GeneratedTurn
-
-
-class _Prefill:
-    """A ``ReplyConsumer`` of a call without a reply: ``done`` is its end, or raises what ended it early."""
-
-    def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self.done: asyncio.Future[None] = self._loop.create_future()
-
-    def on_token(self, choice: int, token: SampledToken) -> bool:
-        return True
-
-    def on_finish(self, choice: int, reason: FinishReason) -> None:
-        """``on_done`` follows."""
-
-    def on_done(self, report: CallReport) -> None:
-        log.debug("sealed: %d tokens prefilled behind %d", report.prefilled_tokens, report.restored_tokens)
-        self._end(None)
-
-    def on_error(self, error: AnchorlineError, report: CallReport | None) -> None:
-        self._end(error)
-
-    def _end(self, error: AnchorlineError | None) -> None:
-        try:
-            self._loop.call_soon_threadsafe(self._settle, error)
-        except RuntimeError:  # the loop is closed: the server has stopped
-            return
-
-    def _settle(self, error: AnchorlineError | None) -> None:
-        if self.done.done():  # the server ends, and nobody waits any more
-            return
-        if error is None:
-            self.done.set_result(None)
-        else:
-            self.done.set_exception(error)
 
 
 class Sealer:
@@ -164,16 +130,17 @@ class Sealer:
 
     async def _prefill(self, prompt: Prompt) -> None:
         """Let the engine do it. Raises Cancelled when another call came, or why it cannot be done."""
-        prefill = _Prefill()
+        prefill = Prefill()
         request = GenerationRequest(
             id=f"seal-{self._state.new_id()}", prompt=prompt, sampling=SamplingParams(), max_tokens=0, background=True
         )
         self._state.engine.submit(request, prefill)
         self._prefilling = request.id
         try:
-            await prefill.done
+            report = await prefill.report()
         finally:
             self._prefilling = None
+        log.debug("sealed: %d tokens prefilled behind %d", report.prefilled_tokens, report.restored_tokens)
 
     async def _prepare(self, ended: _Ended) -> Prompt | None:
         """As ``_guess``. Raises Cancelled when a request comes, and whatever a request's prompt may raise."""
