@@ -163,6 +163,11 @@ class StandInEngine:
             answer.set_exception(Conflict("the server keeps nothing: its cache is off", code="cache_off"))
         return answer
 
+    def fresh_stats(self) -> Future[EngineStats]:
+        answer: Future[EngineStats] = Future()
+        answer.set_result(self.stats())
+        return answer
+
     def stats(self) -> EngineStats:
         return EngineStats(
             alive=self.alive,

@@ -119,5 +119,8 @@ class SayingEngine:
     def ask(self, command: Command[T]) -> Future[T]:
         return self._engine.ask(command)
 
+    def fresh_stats(self) -> Future[EngineStats]:
+        return self._engine.fresh_stats()
+
     def stats(self) -> EngineStats:
         return self._engine.stats()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from queue import Empty, SimpleQueue
@@ -80,6 +80,18 @@ def check_cache(runtime: Runtime) -> str | None:
     if fault is not None:
         log.error("the cache is off, as the self-test failed with whole sequences too: %s", fault)
     return fault
+
+
+@dataclass(frozen=True, slots=True)
+class _TakeSnapshot:
+    """A command: counters and gauges, without the pins whose time is over."""
+
+    take: Callable[[], EngineStats]
+
+    def perform(self, loop: EngineLoop) -> EngineStats:
+        if loop.cache is not None:
+            loop.cache.expire_pins()
+        return self.take()
 
 
 class Engine:
@@ -261,6 +273,10 @@ class Engine:
     def stats(self) -> EngineStats:
         """Counters and gauges as of the engine's last rest, or of less than a second ago."""
         return replace(self._stats, alive=self.alive)
+
+    def fresh_stats(self) -> Future[EngineStats]:
+        """Counters and gauges as of now, once the step that runs has ended. Raises EngineFailure."""
+        return self.ask(_TakeSnapshot(self._snapshot))
 
     def _snapshot(self) -> EngineStats:
         """Taken on the engine thread, which owns everything that is read here."""

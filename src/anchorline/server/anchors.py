@@ -46,7 +46,7 @@ class AnchorRoutes:
         self._state = state
 
     async def statistics(self, request: Request) -> Response:
-        return json_response(cache_object(self._state.engine.stats()))
+        return json_response(cache_object(await asyncio.wrap_future(self._state.engine.fresh_stats())))
 
     async def index(self, request: Request) -> Response:
         return json_response(anchor_list(await self._ask(ListPins(tenant=self._tenant(request)))))

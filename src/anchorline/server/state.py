@@ -121,7 +121,13 @@ class EngineFace(Protocol):
         """The answer to a command that the engine carries out between two steps. Raises EngineFailure."""
         ...
 
-    def stats(self) -> EngineStats: ...
+    def stats(self) -> EngineStats:
+        """Counters and gauges of a moment ago."""
+        ...
+
+    def fresh_stats(self) -> Future[EngineStats]:
+        """Counters and gauges as of now. Raises EngineFailure."""
+        ...
 
 
 def _new_id() -> str:
