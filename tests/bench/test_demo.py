@@ -12,6 +12,7 @@ from anchorline.bench.client import Client
 from anchorline.bench.demo import SLACK_TOKENS, DemoCall, DemoReport, run_demo, table_of
 from anchorline.bench.process import start_anchorline
 from anchorline.cli.main import cli
+from anchorline.cli.tables import table_width
 
 SERVE = "--threads 1 --ctx 4096 --cache-ram 64m"
 
@@ -99,3 +100,8 @@ def test_estimates_rest_on_the_largest_prefill() -> None:
     unknown = DemoReport(model="m", calls=(call(prefill_ms=0.0),))
     assert unknown.cacheless_seconds(unknown.calls[0]) is None
     assert table_of(unknown).row_count == 1
+
+
+def test_the_table_fits_80_columns() -> None:
+    rows = [call(name="back to the first", tier=tier, ttft_ms=12345.0) for tier in ("resident", "resident+host")]
+    assert table_width(table_of(DemoReport(model="m", calls=tuple(rows)))) <= 80

@@ -160,7 +160,7 @@ def table_of(report: DemoReport) -> Table:
             call.name,
             str(call.prompt_tokens),
             str(call.restored_tokens),
-            call.tier,
+            "both" if "+" in call.tier else call.tier,
             str(call.prefilled_tokens),
             f"{call.ttft_ms / 1000:.2f} s" if call.ttft_ms is not None else "?",
             f"≈ {seconds:.2f} s" if seconds is not None else "?",

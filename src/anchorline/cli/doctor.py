@@ -16,7 +16,7 @@ from rich.table import Table
 
 from anchorline.bench.trace import read_trace
 from anchorline.cli.suggest import SuggestingCommand
-from anchorline.cli.tables import show_table
+from anchorline.cli.tables import show_table, text_width
 from anchorline.config import ModelConfig
 from anchorline.doctor.comparison import byte_length
 from anchorline.doctor.diagnosis import CountTokens, Diagnosis, diagnose
@@ -29,7 +29,7 @@ from anchorline.prompt.select import select_template, template_tokens
 
 TOKEN_BYTES = 4
 """Bytes taken for a token where no vocabulary is at hand."""
-TEXT_WIDTH = 110
+INDENT = " " * 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,9 +56,10 @@ class Counting:
 def doctor(
     *, trace: tuple[Path, ...], model: str | None, no_model: bool, as_json: bool, fail_on_findings: bool
 ) -> None:
-    """Say what in the calls of TRACE... keeps prefixes from being restored, what it costs, and what to change.
+    """Say what in recorded calls breaks prefixes, and what to change.
 
-    Requests are counted from 0, as in the trace. Nothing is sent anywhere.
+    TRACE is a file that 'anchorline record' wrote. What a change of the prompt costs is counted in tokens. Requests
+    are counted from 0, as in the trace. Nothing is sent anywhere.
     """
     if no_model and model is not None:
         raise click.UsageError("--model and --no-model exclude each other")
@@ -143,8 +144,8 @@ def _show(results: Sequence[Diagnosis], counting: Counting) -> None:
 
 def _paragraph(text: str) -> None:
     """Print wrapped text; paths and names stay whole."""
-    lines = textwrap.wrap(text, TEXT_WIDTH, break_on_hyphens=False, break_long_words=False)
-    click.echo(textwrap.indent("\n".join(lines), " " * 3))
+    lines = textwrap.wrap(text, text_width() - len(INDENT), break_on_hyphens=False, break_long_words=False)
+    click.echo(textwrap.indent("\n".join(lines), INDENT))
 
 
 def _table(result: Diagnosis) -> Table:

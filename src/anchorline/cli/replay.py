@@ -22,10 +22,11 @@ from anchorline.bench.models import bench_model
 from anchorline.bench.peers import LlamaServer, PeerSettings, check_python
 from anchorline.bench.process import start_anchorline
 from anchorline.bench.replay import REPLY_TOKENS, ReplayReport, replay_trace
-from anchorline.bench.trace import Trace, chat_only, mix, read_trace
+from anchorline.bench.trace import Trace, mix
 from anchorline.cli.signals import end_in_order_on
 from anchorline.cli.suggest import SuggestingCommand
 from anchorline.cli.tables import show_table
+from anchorline.cli.traces import read_chat_traces
 from anchorline.config import ModelConfig
 from anchorline.errors import AnchorlineError, ConfigError
 from anchorline.llama import testmodel
@@ -80,7 +81,9 @@ class ModelFiles:
 @click.option("--reference-url", default=None, help="Compare answers with this server (--url's twin with --no-cache).")
 @click.option("--model", default="smollm2", show_default=True, help="A GGUF file, 'smollm2' or 'test:ARCH'.")
 @click.option("--layers", type=click.IntRange(1), default=None, help="Keep only this many layers of the model file.")
-@click.option("--ctx", "context_tokens", type=click.IntRange(256, 1 << 20), default=65536, show_default=True)
+@click.option(
+    "--ctx", "context_tokens", type=click.IntRange(256, 1 << 20), default=65536, show_default=True, help="As for serve."
+)
 @click.option("--serve-args", default="", help="More options for 'anchorline serve', as one string.")
 @click.option(
     "--compare-no-cache", "compare", is_flag=True, help="Every answer must equal a --no-cache server's (--exact)."
@@ -110,7 +113,7 @@ class ModelFiles:
     show_default=f"{MAX_RATIO}; with --compare-no-cache none, since exact mode resumes at cuts alone",
     help="Fail above this ratio.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object with every call instead of a table.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON list, with every call, instead of a table.")
 def replay(
     *,
     trace: tuple[Path, ...],
@@ -120,16 +123,14 @@ def replay(
     as_json: bool,
     **values: object,
 ) -> None:
-    """Replay the chat calls of TRACE... and compare prefilled tokens with a perfect prefix cache.
+    """Replay recorded calls, and compare with a perfect prefix cache.
 
-    Each trace gets fresh servers. Exits with 1 when a ratio is over --max-ratio or an answer differs.
+    TRACE is a file that 'anchorline record' wrote; its chat completions are replayed, other calls left out. Each
+    trace gets fresh servers. Exits with 1 when a ratio is over --max-ratio or an answer differs.
     """
     end_in_order_on(signal.SIGTERM)
     options = Options(serve_args=tuple(shlex.split(serve_args)), **values)  # type: ignore[arg-type]
-    traces = [chat_only(read_trace(path)) for path in trace]
-    empty = [t.name for t in traces if not t.requests]
-    if empty:
-        raise ConfigError(f"no chat calls in: {', '.join(empty)}")
+    traces = read_chat_traces(trace)
     if mixed:
         traces = [mix(traces)]
     if options.url is not None and len(traces) > 1:

@@ -11,13 +11,13 @@ from pathlib import Path
 import click
 from rich.table import Table
 
-from anchorline.bench.trace import Trace, chat_only, mix, mix_members, read_trace
+from anchorline.bench.trace import Trace, mix, mix_members
 from anchorline.cache.policy import EVICTION
 from anchorline.cli.suggest import SuggestingCommand
 from anchorline.cli.tables import show_table
+from anchorline.cli.traces import read_chat_traces
 from anchorline.cli.values import format_size, parse_size
 from anchorline.config import EngineConfig, ModelConfig
-from anchorline.errors import ConfigError
 from anchorline.llama.model import load_model
 from anchorline.simulate.calls import PromptSource, SimulatedCall, all_at_once, one_after_another
 from anchorline.simulate.runtime import Sizes
@@ -71,7 +71,11 @@ class Row:
     "--at-once", is_flag=True, help="All traces (with --mix: of the mix) side by side, each in its own order."
 )
 @click.option(
-    "--policy", "policies", multiple=True, type=click.Choice(sorted(EVICTION)), help="Repeatable; default all of them."
+    "--policy",
+    "policies",
+    multiple=True,
+    type=click.Choice(sorted(EVICTION)),
+    help="May be given more than once; default all of them.",
 )
 @click.option(
     "--cache-ram",
@@ -80,14 +84,26 @@ class Row:
     type=BudgetType(),
     default=BUDGETS,
     show_default=True,
-    help="Repeatable: a size, or a share of what holds everything.",
+    help="A size, or a share of what holds everything; may be given more than once.",
 )
 @click.option("--parallel", type=click.IntRange(1, 250), default=4, show_default=True, help="Streams at the same time.")
 @click.option("--resident-idle", type=click.IntRange(0, 250), default=2, show_default=True, help="As for serve.")
-@click.option("--ctx", "context_tokens", type=click.IntRange(256, 1 << 24), default=65536, show_default=True)
-@click.option("--bytes-per-token", type=click.IntRange(1, 1 << 30), default=1024, show_default=True, help="Of rows.")
 @click.option(
-    "--state-bytes", type=click.IntRange(0, 1 << 40), default=0, show_default=True, help="0: plain attention."
+    "--ctx", "context_tokens", type=click.IntRange(256, 1 << 24), default=65536, show_default=True, help="As for serve."
+)
+@click.option(
+    "--bytes-per-token",
+    type=click.IntRange(1, 1 << 30),
+    default=1024,
+    show_default=True,
+    help="Bytes of saved rows; 'anchorline fit' tells a model's.",
+)
+@click.option(
+    "--state-bytes",
+    type=click.IntRange(0, 1 << 40),
+    default=0,
+    show_default=True,
+    help="Bytes of one saved state; 0 simulates plain attention.",
 )
 @click.option("--limit", type=click.IntRange(1), default=None, help="Only so many calls of each trace.")
 @click.option(
@@ -110,14 +126,12 @@ def simulate(
     model: str,
     as_json: bool,
 ) -> None:
-    """Send the chat calls of TRACE... through the real engine and cache over a runtime that computes nothing.
+    """Show what each eviction policy would prefill of recorded calls.
 
-    Prefilled tokens of each policy and budget beside those of a perfect cache.
+    TRACE is a file that 'anchorline record' wrote; calls other than chat completions are left out. Engine and cache
+    are the server's own, over a runtime that computes nothing: no weights are loaded.
     """
-    traces = [_limited(chat_only(read_trace(path)), limit) for path in trace]
-    empty = [t.name for t in traces if not t.requests]
-    if empty:
-        raise ConfigError(f"no chat calls in: {', '.join(empty)}")
+    traces = [_limited(each, limit) for each in read_chat_traces(trace)]
     loaded = load_model(ModelConfig(model=model), weights=False)
     try:
         source = PromptSource(loaded)
@@ -131,12 +145,12 @@ def simulate(
         context_tokens=context_tokens,
         vocab_size=vocab_size,
     )
-    rows = [
-        row for name, calls in sets.items() for row in bench.rows(name, calls, policies or tuple(EVICTION), budgets)
-    ]
+    tables = [bench.rows(name, calls, policies or tuple(EVICTION), budgets) for name, calls in sets.items()]
     if as_json:
-        click.echo(json.dumps([asdict(row) for row in rows], indent=2))
-    else:
+        click.echo(json.dumps([asdict(row) for rows in tables for row in rows], indent=2))
+        return
+    for rows in tables:
+        click.echo(_heading(rows[0]))
         show_table(table_of(rows))
 
 
@@ -199,17 +213,23 @@ def _row(name: str, policy: str, budget: str, budget_bytes: int, outcome: Outcom
     )
 
 
+def _heading(row: Row) -> str:
+    """What all rows of one set of calls have in common."""
+    skipped = f" ({row.skipped} more do not fit --ctx)" if row.skipped else ""
+    return (
+        f"{row.trace}: {row.calls} calls{skipped}, {row.prompt_tokens:,} prompt tokens\n"
+        f"a perfect cache of any size would prefill {row.oracle_tokens:,}\n"
+    )
+
+
 def table_of(rows: Sequence[Row]) -> Table:
-    """One line per row."""
-    table = Table(title="Simulated traces, in tokens", title_justify="left")
-    for heading in ("trace", "policy"):
-        table.add_column(heading, no_wrap=True)
-    numbers = ("budget", "bytes", "calls", "skipped", "prompt", "prefilled", "oracle", "ratio", "evictions", "unsaved")
-    for heading in numbers:
+    """One line per budget and policy; ``ratio`` is prefilled tokens over those of a perfect cache."""
+    table = Table()
+    table.add_column("policy", no_wrap=True)
+    for heading in ("budget", "size", "prefilled", "ratio", "evictions", "unsaved"):
         table.add_column(heading, justify="right", no_wrap=True)
     for row in rows:
-        counts = (row.calls, row.skipped, row.prompt_tokens, row.prefilled_tokens, row.oracle_tokens)
         ratio = "-" if row.ratio is None else f"{row.ratio:.4f}"
-        cells = [*(str(count) for count in counts), ratio, str(row.evictions), str(row.unsaved)]
-        table.add_row(row.trace, row.policy, row.budget, format_size(row.budget_bytes), *cells)
+        counts = (f"{row.prefilled_tokens:,}", ratio, str(row.evictions), str(row.unsaved))
+        table.add_row(row.policy, row.budget, format_size(row.budget_bytes), *counts)
     return table

@@ -1,18 +1,37 @@
-"""Tables for people: on a terminal as wide as it is, elsewhere wide enough for every column."""
+"""Output for people: as wide as the terminal, elsewhere wide enough for every column."""
 
 from __future__ import annotations
 
+import shutil
 import sys
 
 from rich.console import Console
 from rich.table import Table
 
 PLAIN_WIDTH = 140
+WIDEST = 1000
+TEXT_WIDTH = 110
+"""Characters of a line of prose, where the terminal has that many."""
 
 
 def show_table(table: Table) -> None:
-    """Print ``table`` to stdout without frames, so that it fits and can be copied."""
+    """Print ``table`` to stdout without frames, so that it fits and can be copied.
+
+    A terminal that is too narrow wraps its lines: no cell is cut.
+    """
+    console = Console(width=None if sys.stdout.isatty() else PLAIN_WIDTH, highlight=False)
+    console.width = max(console.width, table_width(table))
+    console.print(table)
+
+
+def table_width(table: Table) -> int:
+    """Columns that ``table`` takes when no cell is cut or folded; takes its frames away."""
     table.box = None
     table.pad_edge = False
     table.padding = (0, 2, 0, 0)
-    Console(width=None if sys.stdout.isatty() else PLAIN_WIDTH).print(table)
+    return Console(width=WIDEST).measure(table).maximum
+
+
+def text_width() -> int:
+    """Characters in a line of prose on stdout, without the last column."""
+    return min(TEXT_WIDTH, shutil.get_terminal_size().columns - 1) if sys.stdout.isatty() else TEXT_WIDTH
