@@ -38,7 +38,7 @@ $(STAMP): pyproject.toml scripts/setup_venv.py
 serve: $(STAMP) ## Serve MODEL on http://127.0.0.1:8080.
 	@exec $(BIN)/anchorline serve "$(MODEL)" $(ARGS)
 
-demo: $(STAMP) ## Run a short agent session and show what each call restored and prefilled.
+demo: $(STAMP) ## Run a short agent session and show what each call prefilled.
 	@$(BIN)/anchorline demo $(ARGS)
 
 lint: $(STAMP)

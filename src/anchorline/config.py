@@ -425,13 +425,16 @@ class ServerConfig:
     host: str = setting("127.0.0.1", "--host", "Address to listen on; a public one needs --api-key.")
     port: int = setting(8080, "--port", "Port to listen on; 0 takes a free one.", minimum=0, maximum=65535)
     api_keys: tuple[str, ...] = setting(
-        (), "--api-key", "Key that clients must send as a bearer token; may be given more than once."
+        (),
+        "--api-key",
+        "Key that clients must send as a bearer token; may be given more than once: calls with different keys share "
+        "nothing (docs/tenants.md).",
     )
     share_heads: tuple[str, ...] = setting(
         (),
         "--share-heads",
-        "Digest of a head (system + tools) that is common to all tenants, as the log shows it; may be given more than "
-        "once. Each tenant can find out whether another has sent that head.",
+        "Digest of a head (system + tools) that is common to all tenants, as the log shows it (head=…); may be given "
+        "more than once. Each tenant can find out whether another has sent that head (docs/tenants.md).",
     )
     allowed_hosts: tuple[str, ...] = setting(
         (), "--allowed-host", "Host header accepted besides the loopback names; may be given more than once."

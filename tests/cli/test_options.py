@@ -62,6 +62,13 @@ def test_help_lists_every_setting_with_its_help() -> None:
                 )
 
 
+def test_help_fits_a_terminal_and_names_no_missing_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    _, commands = run("--help")
+    assert "..." not in commands.partition("Commands:")[2]
+    assert "None" not in run("serve", "--help")[1]
+
+
 def test_without_options_the_defaults_of_the_settings_hold() -> None:
     values = parse()
     assert build(ModelConfig, values) == ModelConfig()

@@ -25,19 +25,30 @@ DEFAULT_URL = f"http://{ServerConfig().host}:{ServerConfig().port}"
 FOREVER = "none"
 """The TTL of an anchor that stays until it is deleted."""
 
+TTL_HELP = "How long it stays after its last use: 5m, 1h, seconds, or none for no end."
+
 Anchor = Mapping[str, Any]
 
 
 @click.group("cache", cls=SuggestingGroup)
 def cache_group() -> None:
-    """See and change what a running server keeps: its anchors, and the figures of its cache."""
+    """See and change what a running server keeps."""
 
 
 def _speaking(command: Callable[..., None]) -> Callable[..., None]:
     """Give ``command`` a client for the server, made from the options that all commands share."""
 
-    @click.option("--url", default=DEFAULT_URL, show_default=True, envvar="ANCHORLINE_URL", help="Where the server is.")
-    @click.option("--api-key", default=None, envvar="ANCHORLINE_API_KEY", help="Its key, or set ANCHORLINE_API_KEY.")
+    @click.option(
+        "--url",
+        default=DEFAULT_URL,
+        show_default=True,
+        envvar="ANCHORLINE_URL",
+        show_envvar=True,
+        help="Where the server is.",
+    )
+    @click.option(
+        "--api-key", default=None, envvar="ANCHORLINE_API_KEY", show_envvar=True, help="The server's API key."
+    )
     @click.option("--json", "as_json", is_flag=True, help="Print the server's answer as JSON.")
     @wraps(command)
     def speaking(*, url: str, api_key: str | None, **options: Any) -> None:
@@ -63,12 +74,13 @@ def _telling_what_is_pinned() -> Iterator[None]:
 @cache_group.command("warm", cls=SuggestingCommand)
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--whole", is_flag=True, help="Keep all messages of each request, not its tools and system prompt alone.")
-@click.option("--ttl", default=FOREVER, show_default=True, help="5m, 1h, a number of seconds, or none.")
+@click.option("--ttl", default=FOREVER, show_default=True, help=TTL_HELP)
 @_speaking
 def warm(*, client: Client, file: Path, whole: bool, ttl: str, as_json: bool) -> None:
     """Prefill and pin what the requests in FILE begin with.
 
-    FILE holds a request of any protocol, a list of them, one a line, or a recorded trace.
+    FILE holds the JSON of requests as clients send them, of any protocol: one, a list of them, or one a line; or it
+    is a recorded trace.
     """
     prefixes = read_prefixes(file, limits=Limits(), whole=whole)
     console = Console(stderr=True)
@@ -94,10 +106,14 @@ def ls(*, client: Client, as_json: bool) -> None:
 @cache_group.command("pin", cls=SuggestingCommand)
 @click.argument("id")
 @click.option("--name", default=None, help="Another name for it.")
-@click.option("--ttl", default=None, help="5m, 1h, a number of seconds, or none.")
+@click.option("--ttl", default=None, help=TTL_HELP)
 @_speaking
 def pin(*, client: Client, id: str, name: str | None, ttl: str | None, as_json: bool) -> None:
-    """Keep the pin ID until it is unpinned, or for another time; give it a name."""
+    """Make a pin stay for good or for another time, or name it.
+
+    ID is that of 'anchorline cache ls'. Without --ttl an explicit pin keeps the time it has; any other kind stays
+    until it is unpinned.
+    """
     change: dict[str, Any] = {}
     if name is not None:
         change["name"] = name
@@ -111,7 +127,10 @@ def pin(*, client: Client, id: str, name: str | None, ttl: str | None, as_json: 
 @click.argument("id")
 @_speaking
 def unpin(*, client: Client, id: str, as_json: bool) -> None:
-    """Let go of the pin ID; its rows stay until their room is needed."""
+    """Let go of a pin; its rows stay until their room is needed.
+
+    ID is that of 'anchorline cache ls'.
+    """
     answer = client.call("DELETE", f"/cache/anchors/{quote(id, safe='')}")
     _show(answer, as_json=as_json, table=_figures(answer))
 
@@ -154,8 +173,8 @@ def _anchor_table(anchors: Iterable[Anchor]) -> Table:
     """One row per anchor; the id is never cut, as other commands want it."""
     table = Table()
     table.add_column("id", no_wrap=True)
-    table.add_column("name", overflow="fold")
-    table.add_column("kind")
+    table.add_column("name", no_wrap=True)
+    table.add_column("kind", no_wrap=True)
     for heading in ("tokens", "size", "expires in"):
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("tools", no_wrap=True)

@@ -25,7 +25,7 @@ from anchorline.cli.tables import show_table
 @click.option("--api-key", default=None, help="Key for the server at --url.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table.")
 def demo(*, model: str, serve_args: str, url: str | None, api_key: str | None, as_json: bool) -> None:
-    """Run a short agent session and show what each call restored and prefilled.
+    """Run a short agent session and show what each call prefilled.
 
     Exits with 1 when a call restored less than what earlier calls had left in the cache.
     """

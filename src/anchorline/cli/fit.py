@@ -57,9 +57,9 @@ def fit_command(
     parallel: int,
     as_json: bool,
 ) -> None:
-    """Show what MODEL takes in memory without loading its weights, and what to change if that is too much.
+    """Show what MODEL takes in memory, without loading its weights.
 
-    Exits with 1 when it does not fit.
+    Says what to change if that is too much, and then exits with 1.
     """
     ram_bytes = ram_bytes or machine.total_ram_bytes()
     if ram_bytes is None:

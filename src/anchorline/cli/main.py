@@ -19,7 +19,7 @@ from anchorline.cli.suggest import SuggestingGroup
 @click.group(cls=SuggestingGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="anchorline")
 def cli() -> None:
-    """Serve a GGUF model to OpenAI clients without prefilling the same prefix twice."""
+    """Serve a GGUF model to OpenAI and Anthropic clients without prefilling the same prefix twice."""
 
 
 cli.add_command(serve)

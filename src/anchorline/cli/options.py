@@ -13,6 +13,7 @@ from anchorline.cli.values import (
     AdapterType,
     DeviceListType,
     FiniteFloatType,
+    FiniteRangeType,
     GpuLayersType,
     MetadataOverrideType,
     SizeOrShareType,
@@ -40,6 +41,8 @@ ONE_LIST = frozenset({"tensor_split", "devices"})
 """Settings that are one list; given twice, the last holds."""
 JOINED_LISTS = frozenset({"override_tensor", "override_metadata", "lora"})
 """Settings that are lists which add up when given more than once."""
+METAVARS = {"api_keys": "KEY", "share_heads": "DIGEST", "warm": "FILE", "script": "FILE"}
+"""What the help calls the value of a text that no type names."""
 SPELLED_DEFAULTS: dict[str, Any] = {"gpu_layers": "auto"}
 
 
@@ -87,6 +90,8 @@ def _option(declared: Field[Any], hint: Any, section: str) -> SettingOption:
         attributes["type"] = SPECIAL_TYPES.get(declared.name) or _value_type(declared, hint, many=many)
         if hint in (int, float) and declared.name not in SPECIAL_TYPES and not declared.name.endswith("_bytes"):
             attributes["metavar"] = "N"
+        elif declared.name in METAVARS:
+            attributes["metavar"] = METAVARS[declared.name]
     if many:
         attributes["multiple"] = True
     if declared.name in MACHINE_DEFAULTS:
@@ -116,7 +121,7 @@ def _value_type(declared: Field[Any], hint: Any, *, many: bool) -> click.ParamTy
     if base is int:
         return click.IntRange(min=meta["minimum"], max=meta["maximum"]) if limited else click.INT
     if base is float:
-        return FiniteFloatType(min=meta["minimum"], max=meta["maximum"])
+        return FiniteRangeType(min=meta["minimum"], max=meta["maximum"]) if limited else FiniteFloatType()
     if base is str:
         return click.STRING
     raise TypeError(f"no option type for {declared.name}: {hint}")

@@ -95,10 +95,11 @@ def summary(recorder: Recorder, file: TraceFile) -> list[str]:
 
 
 def _record(**values: Any) -> None:
-    """Stand between agents and a server, and write the calls that generate into a trace.
+    """Pass agents' calls on to a server, and write them into a trace.
 
-    Agents use this command's URL in the server's place. In the trace, words and numbers are replaced by others of
-    the same length; structure, sizes, order, times and every shared beginning stay. Ctrl-C ends it.
+    Agents use this command's URL in the server's place. Calls that generate are written, each in a line. In the
+    trace, words and numbers are replaced by others of the same length; structure, sizes, order, times and every
+    shared beginning stay. Ctrl-C ends it.
     """
     set_up_logging("warning", "text")
     own = {option.name: values.pop(option.name) for option in RECORDING if option.name != "port"}

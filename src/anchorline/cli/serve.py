@@ -331,7 +331,10 @@ class _ServeCommand(SuggestingCommand):
 
 
 def _serve(*, log_level: str, log_format: str, **values: Any) -> None:
-    """Serve MODEL: the path of a GGUF file, 'smollm2' (the default), or 'test:ARCH' (random weights)."""
+    """Serve a model to clients of OpenAI and Anthropic.
+
+    MODEL is the path of a GGUF file, 'smollm2' (the default), or 'test:ARCH' (random weights).
+    """
     set_up_logging(log_level, log_format)
     run(settings_from(values))
 

@@ -72,18 +72,25 @@ class SizeOrShareType(click.ParamType[int | float]):
         text = str(value).strip()
         if not text.endswith("%"):
             return self.size.convert(value, param, ctx)
-        percent = FiniteFloatType(min=0, max=100).convert(text.removesuffix("%").strip(), param, ctx)
+        percent = FiniteRangeType(min=0, max=100).convert(text.removesuffix("%").strip(), param, ctx)
         return percent / 100
 
 
-class FiniteFloatType(click.FloatRange):
-    """A number between two limits (None: no limit), but neither infinite nor NaN, which no limit would refuse."""
+class FiniteFloatType(click.types.FloatParamType):
+    """Any number but infinity and NaN."""
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        number = float(super().convert(value, param, ctx))  # type: ignore[arg-type]
+        number = float(super().convert(value, param, ctx))
         if not math.isfinite(number):
             self.fail(f"{value!r} is not a finite number.", param, ctx)
         return number
+
+
+class FiniteRangeType(click.FloatRange):
+    """A number between two limits, one of which may be None; no limit alone would refuse infinity and NaN."""
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        return FiniteFloatType().convert(super().convert(value, param, ctx), param, ctx)  # type: ignore[arg-type]
 
 
 class GpuLayersType(click.ParamType[int]):
