@@ -80,7 +80,7 @@ class FiniteFloatType(click.types.FloatParamType):
     """Any number but infinity and NaN."""
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        number = float(super().convert(value, param, ctx))
+        number = float(super().convert(value, param, ctx))  # type: ignore[arg-type]
         if not math.isfinite(number):
             self.fail(f"{value!r} is not a finite number.", param, ctx)
         return number
