@@ -36,8 +36,8 @@ def test_it_says_what_was_written(tmp_path: Path, number: signal.Signals) -> Non
             assert process.wait() == 0
     assert len(read_trace(trace).requests) == 1
     said = "\n".join(process.lines)
-    assert f"1 calls written to {trace} (" in said
-    assert "1 calls left out: the upstream did not serve the call" in said
+    assert f"1 call written to {trace} (" in said
+    assert "1 call left out: the upstream did not serve the call" in said
     assert "Traceback" not in said
 
 

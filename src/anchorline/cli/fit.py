@@ -128,6 +128,7 @@ def _sizes(result: Fit) -> Table:
     ):
         table.add_row(what, format_size(nbytes), where)
     table.add_row("together", format_size(footprint.live_bytes), f"{format_size(room.live_bytes)} of {where}")
+    table.add_row("kept free for the rest", format_size(room.ram_bytes - room.ram_to_use_bytes), "RAM")
     table.add_row("left for --cache-ram", format_size(result.cache_bytes), f"{format_size(room.ram_bytes)} of RAM")
     table.add_row("rows of one token", format_size(footprint.row_bytes), "--cache-ram")
     table.add_row("state of one cut", format_size(footprint.state_bytes), "--cache-ram")

@@ -90,8 +90,12 @@ def run(*, upstream: str, out: Path, append: bool, keep_text: bool, max_bytes: i
 
 def summary(recorder: Recorder, file: TraceFile) -> list[str]:
     """How many calls were written, and why others were not."""
-    written = f"{recorder.written} calls written to {file.path} ({format_size(file.size_bytes)})"
-    return [written, *(f"{count} calls left out: {reason}" for reason, count in recorder.left_out.most_common())]
+    written = f"{_calls(recorder.written)} written to {file.path} ({format_size(file.size_bytes)})"
+    return [written, *(f"{_calls(count)} left out: {reason}" for reason, count in recorder.left_out.most_common())]
+
+
+def _calls(count: int) -> str:
+    return "1 call" if count == 1 else f"{count} calls"
 
 
 def _record(**values: Any) -> None:
