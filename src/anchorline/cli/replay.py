@@ -152,7 +152,7 @@ def replay(
 
 def table_of(reports: Sequence[ReplayReport]) -> Table:
     """One row per trace."""
-    table = Table(title="Replayed traces, in tokens", title_justify="left")
+    table = Table(title="Replayed traces, in tokens (oracle: a perfect prefix cache)", title_justify="left")
     table.add_column("trace", no_wrap=True)
     headings = ["calls", "skipped", "prompt", "prefilled", "oracle", "ratio", "differing"]
     peer = next((report.peer_name for report in reports if report.peer_name), None)
