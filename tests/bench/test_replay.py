@@ -5,32 +5,26 @@ from __future__ import annotations
 import importlib.util
 import json
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
 from anchorline.bench import agent
+from anchorline.bench.calls import capped
 from anchorline.bench.client import CallFailed, Client
 from anchorline.bench.peers import check_python
 from anchorline.bench.process import start_anchorline
-from anchorline.bench.replay import ReplayReport, capped, replay_trace
-from anchorline.bench.trace import CHAT_PATH, Trace, TraceRequest, chat_only, mix, read_trace
+from anchorline.bench.replay import replay_trace
+from anchorline.bench.report import ReplayReport
+from anchorline.bench.trace import CHAT_PATH, Trace, chat_only, limited, mix, read_trace
 from anchorline.cli.main import cli
 from anchorline.errors import ConfigError
+from tests.bench.conftest import SMALL
+from tests.support.traces import body_of, trace_of
 
 RECORDED = Path(__file__).resolve().parents[3] / "shared" / "traces"
-SMALL = ("test:llama", "--threads", "1", "--ctx", "4096", "--cache-ram", "64m", "--log-level", "warning")
-
-
 CHEAP_TOKENS = 32
-
-
-def body_of(*messages: agent.Message, tools: bool = True) -> dict[str, Any]:
-    body = agent.chat_body(list(messages), max_tokens=5000, tools=tools)
-    return {**body, "stream": True, "stream_options": {"include_usage": True}}
 
 
 @pytest.fixture(scope="module")
@@ -46,17 +40,7 @@ def session() -> Trace:
         body_of(*second),
         body_of(*first),
     ]
-    requests = tuple(
-        TraceRequest(path=CHAT_PATH, body=body, arrival_seconds=float(i), end_seconds=float(i))
-        for i, body in enumerate(bodies)
-    )
-    return Trace(name="session", requests=requests)
-
-
-@pytest.fixture
-def client() -> Iterator[Client]:
-    with start_anchorline(SMALL) as server, Client(server.wait_until_listening()) as made:
-        yield made
+    return trace_of("session", *bodies)
 
 
 def test_the_server_prefills_what_the_oracle_says(session: Trace, client: Client) -> None:
@@ -95,15 +79,14 @@ def test_a_different_model_gives_different_answers(session: Trace, client: Clien
 
 
 def test_prompts_longer_than_the_context_are_skipped(session: Trace, client: Client) -> None:
-    long = TraceRequest(path=CHAT_PATH, body=body_of(agent.user("x y " * 9000)), arrival_seconds=0.0, end_seconds=0.0)
-    report = replay_trace(Trace(name="long", requests=(long, *session.requests[:2], long)), client)
+    long = body_of(agent.user("x y " * 9000))
+    report = replay_trace(trace_of("long", long, *(request.body for request in session.requests[:2]), long), client)
     assert (len(report.calls), report.skipped) == (2, 2)
 
 
 def test_any_other_refusal_ends_the_replay(client: Client) -> None:
-    bad = TraceRequest(path=CHAT_PATH, body={"messages": []}, arrival_seconds=0.0, end_seconds=0.0)
     with pytest.raises(CallFailed, match="HTTP 400"):
-        replay_trace(Trace(name="bad", requests=(bad,)), client)
+        replay_trace(trace_of("bad", {"messages": []}), client)
 
 
 def test_capped_keeps_what_makes_the_prompt() -> None:
@@ -153,6 +136,8 @@ def test_the_command_judges_and_reports(session: Trace, tmp_path: Path) -> None:
         (("--layers", "2", "--model", "test:llama"), "--layers"),
         (("--model", "/no/such.gguf"), "/no/such.gguf"),
         (("--model", "test:llama", "--ctx", "200000"), "--ctx"),
+        (("--at-once", "--compare-no-cache"), "--compare-no-cache"),
+        (("--at-once", "--reference-url", "http://127.0.0.1:1"), "--reference-url"),
     ],
 )
 def test_what_cannot_be_done_is_named(tmp_path: Path, arguments: tuple[str, ...], named: str) -> None:
@@ -177,7 +162,7 @@ def test_recorded_agents_on_a_test_model() -> None:
     arguments = ["test:llama", "--threads", "1", "--ctx", "65536", "--cache-ram", "256m", "--log-level", "warning"]
     arguments += ["--test-context", "65536"]
     with start_anchorline(arguments) as server, Client(server.wait_until_listening()) as client:
-        report = replay_trace(mix(traces), client, limit=10)
+        report = replay_trace(limited(mix(traces), 10), client)
     assert report.skipped == 0
     assert report.ratio is not None
     assert report.ratio <= 1.02

@@ -11,7 +11,8 @@ from openai import OpenAI
 
 from anchorline.bench import agent
 from anchorline.bench.client import Client
-from anchorline.bench.replay import ReplayReport, replay_trace
+from anchorline.bench.replay import replay_trace
+from anchorline.bench.report import ReplayReport
 from anchorline.bench.trace import Trace, chat_only, read_trace
 from anchorline.config import EngineConfig
 from anchorline.llama.model import Model

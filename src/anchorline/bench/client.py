@@ -98,6 +98,10 @@ class Client:
         lines = (line.split(" ") for line in response.text.splitlines() if not line.startswith("#") and "{" not in line)
         return {name: float(value) for name, value in lines}
 
+    def context_tokens(self) -> int:
+        """The size of the server's context; no prompt may be as long."""
+        return int(self.get("/props")["default_generation_settings"]["n_ctx"])
+
     def prompt_tokens(self, body: dict[str, Any]) -> Tokens:
         """The ids of the prompt that the server makes of a chat body."""
         return self.prompt(body)[0]

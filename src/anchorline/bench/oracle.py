@@ -7,6 +7,7 @@ max(1, tokens - longest prefix in the trie).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from threading import Lock
 
 import numpy as np
 import numpy.typing as npt
@@ -120,3 +121,25 @@ class CutOracle:
 
     def reply(self, prompt: Tokens, reply: Tokens) -> None:
         """Replies end no message that comes back as it was."""
+
+
+class SharedOracle:
+    """The oracle of calls that several threads make; with ``at_cuts`` one that resumes only at cuts.
+
+    It learns a prompt when it is sent and the reply when it has ended. Of calls that overlap it gives what a cache
+    would prefill that shares even what is only just being computed: a lower bound.
+    """
+
+    def __init__(self, *, at_cuts: bool) -> None:
+        self._oracle = CutOracle() if at_cuts else Oracle()
+        self._lock = Lock()
+
+    def cost(self, prompt: Tokens, cuts: Sequence[int]) -> int:
+        """As of ``Oracle``; call it before ``prompt`` is sent."""
+        with self._lock:
+            return self._oracle.cost(prompt, cuts)
+
+    def reply(self, prompt: Tokens, reply: Tokens) -> None:
+        """As of ``Oracle``; call it when the reply has ended."""
+        with self._lock:
+            self._oracle.reply(prompt, reply)

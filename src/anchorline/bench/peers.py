@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
+from anchorline.bench.calls import PeerAnswer
 from anchorline.bench.client import Client
 from anchorline.bench.oracle import Tokens, as_tokens
 from anchorline.bench.process import ServerProcess
-from anchorline.bench.replay import PeerAnswer
 from anchorline.errors import ConfigError
 
 HOST_SCRIPT = Path(__file__).with_name("llama_server_host.py")

@@ -78,6 +78,11 @@ def chat_only(trace: Trace) -> Trace:
     return Trace(name=trace.name, requests=tuple(r for r in trace.requests if r.path == CHAT_PATH))
 
 
+def limited(trace: Trace, calls: int | None) -> Trace:
+    """The first so many calls of ``trace``; None means all."""
+    return Trace(name=trace.name, requests=trace.requests[:calls])
+
+
 def mix(traces: Sequence[Trace]) -> Trace:
     """What a machine shared by several agents sees: the traces round-robin, one call of each in turn.
 

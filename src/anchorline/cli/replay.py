@@ -8,29 +8,27 @@ import shlex
 import signal
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 
 import click
 from rich.console import Console
 from rich.table import Table
 
+from anchorline.bench.at_once import replay_at_once
+from anchorline.bench.calls import REPLY_TOKENS
 from anchorline.bench.client import Client
-from anchorline.bench.models import bench_model
-from anchorline.bench.peers import LlamaServer, PeerSettings, check_python
-from anchorline.bench.process import start_anchorline
-from anchorline.bench.replay import REPLY_TOKENS, ReplayReport, replay_trace
-from anchorline.bench.trace import Trace, mix
+from anchorline.bench.peers import check_python
+from anchorline.bench.replay import replay_trace
+from anchorline.bench.report import CallRecord, ReplayReport
+from anchorline.bench.trace import Trace, limited, mix, mix_members
+from anchorline.cli.replay_servers import ModelFiles, Options, prepare_model, start_peer, start_server
 from anchorline.cli.signals import end_in_order_on
 from anchorline.cli.suggest import SuggestingCommand
 from anchorline.cli.tables import show_table
 from anchorline.cli.traces import read_chat_traces
-from anchorline.config import ModelConfig
 from anchorline.errors import AnchorlineError, ConfigError
-from anchorline.llama import testmodel
-from anchorline.llama.model import TEST_PREFIX, load_model
 
 MAX_RATIO = 1.02
 
@@ -39,43 +37,15 @@ class ReplayFailed(AnchorlineError):
     """The replay prefilled too much, or gave other answers than without a cache."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
-    """What ``replay`` was told."""
-
-    url: str | None
-    reference_url: str | None
-    model: str
-    layers: int | None
-    context_tokens: int
-    serve_args: tuple[str, ...]
-    compare: bool
-    compare_every: int
-    peer: str | None
-    peer_python: str
-    peer_cache_ram_mib: int | None
-    threads: int
-    max_tokens: int
-    limit: int | None
-    at_cuts: bool
-
-    @property
-    def exact(self) -> bool:
-        return self.compare and self.url is None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelFiles:
-    """``served`` as ``anchorline serve`` takes it; ``peer`` is a file of the same weights, where there is one."""
-
-    served: str
-    peer: Path | None
-
-
 @click.command(cls=SuggestingCommand)
 @click.argument("trace", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option(
     "--mix", "mixed", is_flag=True, help="Replay the traces as one, round-robin, instead of one after the other."
+)
+@click.option(
+    "--at-once",
+    is_flag=True,
+    help="All traces (with --mix: of the mix) at the same time on one server, each in its own order.",
 )
 @click.option("--url", default=None, help="Replay against this server, which must be fresh, instead of starting one.")
 @click.option("--reference-url", default=None, help="Compare answers with this server (--url's twin with --no-cache).")
@@ -101,6 +71,7 @@ class ModelFiles:
     "--peer-cache-ram-mib", type=click.IntRange(0, 1 << 24), default=None, help="The peer's RAM cache; default 8192."
 )
 @click.option("--threads", type=click.IntRange(1, 512), default=1, show_default=True, help="Threads of each server.")
+@click.option("--parallel", type=click.IntRange(1, 250), default=4, show_default=True, help="Streams of each server.")
 @click.option("--max-tokens", type=click.IntRange(1), default=REPLY_TOKENS, show_default=True, help="Longest reply.")
 @click.option(
     "--at-cuts", is_flag=True, help="Hold stateful models against an oracle that, like them, resumes only at cuts."
@@ -126,21 +97,28 @@ def replay(
     """Replay recorded calls, and compare with a perfect prefix cache.
 
     TRACE is a file that 'anchorline record' wrote; its chat completions are replayed, other calls left out. Each
-    trace gets fresh servers. Exits with 1 when a ratio is over --max-ratio or an answer differs.
+    trace gets fresh servers; with --at-once all of them share one. Exits with 1 when a ratio is over --max-ratio or an
+    answer differs.
     """
     end_in_order_on(signal.SIGTERM)
     options = Options(serve_args=tuple(shlex.split(serve_args)), **values)  # type: ignore[arg-type]
+    if options.at_once and (options.compare or options.reference_url is not None):
+        raise ConfigError("--at-once compares no answers: leave out --compare-no-cache and --reference-url")
     traces = read_chat_traces(trace)
     if mixed:
-        traces = [mix(traces)]
-    if options.url is not None and len(traces) > 1:
-        raise ConfigError("--url names one fresh server, so it takes one trace (or --mix)")
+        traces = mix_members(traces) if options.at_once else [mix(traces)]
+    if options.url is not None and len(traces) > 1 and not options.at_once:
+        raise ConfigError("--url names one fresh server, so it takes one trace (or --mix or --at-once)")
     if options.peer is not None:
         check_python(options.peer_python)
+    traces = [limited(t, options.limit) for t in traces]
     console = Console(stderr=True)
     with tempfile.TemporaryDirectory(prefix="anchorline-replay-") as folder:
-        model = _prepare_model(options, Path(folder))
-        reports = [_replay_one(t, options, model, console) for t in traces]
+        model = prepare_model(options, Path(folder))
+        if options.at_once:
+            reports = [_replay_at_once("mix" if mixed else "all", traces, options, model, console)]
+        else:
+            reports = [_replay_one(t, options, model, console) for t in traces]
     if as_json:
         click.echo(json.dumps([report.as_json() for report in reports], indent=2))
     else:
@@ -176,80 +154,46 @@ def table_of(reports: Sequence[ReplayReport]) -> Table:
     return table
 
 
-def _prepare_model(options: Options, folder: Path) -> ModelFiles:
-    """What each server loads; a test model is written to a file only for the peer."""
-    if not options.model.startswith(TEST_PREFIX):
-        if options.url is not None and options.peer is None:
-            return ModelFiles(served=options.model, peer=None)
-        path = bench_model(options.model, folder=folder, layers=options.layers, context_tokens=options.context_tokens)
-        return ModelFiles(served=str(path), peer=path)
-    if options.layers is not None:
-        raise ConfigError("--layers cuts a model file; a test model has none")
-    if options.context_tokens > testmodel.MAX_CONTEXT:
-        raise ConfigError(
-            f"--ctx must be at most {testmodel.MAX_CONTEXT} for a test model, not {options.context_tokens}"
-        )
-    if options.peer is None:
-        return ModelFiles(served=options.model, peer=None)
-    path = folder / "test-model.gguf"
-    loaded = load_model(ModelConfig(model=options.model, test_context=options.context_tokens))
-    testmodel.save(loaded.handle, path)
-    loaded.close()
-    return ModelFiles(served=options.model, peer=path)
-
-
 def _replay_one(trace: Trace, options: Options, model: ModelFiles, console: Console) -> ReplayReport:
-    calls = len(trace.requests[: options.limit])
     with ExitStack() as stack:
-        client = stack.enter_context(Client(options.url or _start(stack, options, model)))
+        client = stack.enter_context(Client(options.url or start_server(stack, options, model)))
         reference_url = options.reference_url
         if reference_url is None and options.compare:
-            reference_url = _start(stack, options, model, "--no-cache")
+            reference_url = start_server(stack, options, model, "--no-cache")
         reference = stack.enter_context(Client(reference_url)) if reference_url is not None else None
-        peer = _start_peer(stack, options, model) if options.peer is not None else None
-        status = stack.enter_context(console.status(f"{trace.name}: {calls} calls"))
         report = replay_trace(
             trace,
             client,
             reference=reference,
             reference_every=options.compare_every,
-            peer=peer,
+            peer=start_peer(stack, options, model) if options.peer is not None else None,
             max_tokens=options.max_tokens,
-            limit=options.limit,
             at_cuts=options.at_cuts,
-            progress=lambda record: status.update(f"{trace.name}: {record.index + 1} of {calls} calls"),
+            progress=_shown(stack, console, f"{trace.name}: {len(trace.requests)} calls"),
         )
     return dataclasses.replace(report, settings=dataclasses.asdict(options))
 
 
-def _start(stack: ExitStack, options: Options, model: ModelFiles, *more: str) -> str:
-    arguments = [
-        model.served,
-        "--ctx",
-        str(options.context_tokens),
-        "--threads",
-        str(options.threads),
-        "--log-level",
-        "warning",
-    ]
-    if model.served.startswith(TEST_PREFIX):
-        arguments += ["--test-context", str(options.context_tokens)]
-    if options.exact:
-        arguments.append("--exact")
-    server = stack.enter_context(start_anchorline([*arguments, *options.serve_args, *more]))
-    return server.wait_until_listening()
+def _replay_at_once(
+    name: str, traces: Sequence[Trace], options: Options, model: ModelFiles, console: Console
+) -> ReplayReport:
+    with ExitStack() as stack:
+        report = replay_at_once(
+            traces,
+            options.url or start_server(stack, options, model),
+            name=name,
+            peer=start_peer(stack, options, model) if options.peer is not None else None,
+            max_tokens=options.max_tokens,
+            at_cuts=options.at_cuts,
+            progress=_shown(stack, console, f"{name}: {sum(len(t.requests) for t in traces)} calls at once"),
+        )
+    return dataclasses.replace(report, settings=dataclasses.asdict(options))
 
 
-def _start_peer(stack: ExitStack, options: Options, model: ModelFiles) -> LlamaServer:
-    if model.peer is None:
-        raise ConfigError("--peer needs --model: the peer loads the model itself")
-    settings = PeerSettings(
-        model=model.peer,
-        context_tokens=options.context_tokens,
-        threads=options.threads,
-        cache_ram_mib=options.peer_cache_ram_mib,
-    )
-    return stack.enter_context(LlamaServer(settings, python=options.peer_python))
+def _shown(stack: ExitStack, console: Console, what: str) -> Callable[[CallRecord], None]:
+    """Shows ``what`` is replayed, and the latest call of it, until ``stack`` is closed."""
+    status = stack.enter_context(console.status(what))
+    return lambda record: status.update(f"{what}, {record.trace} {record.index + 1}")
 
 
 def _judge(reports: Sequence[ReplayReport], *, max_ratio: float | None) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 from rich.table import Table
 
-from anchorline.bench.trace import Trace, mix, mix_members
+from anchorline.bench.trace import Trace, limited, mix, mix_members
 from anchorline.cache.policy import EVICTION
 from anchorline.cli.suggest import SuggestingCommand
 from anchorline.cli.tables import show_table
@@ -131,7 +131,7 @@ def simulate(
     TRACE is a file that 'anchorline record' wrote; calls other than chat completions are left out. Engine and cache
     are the server's own, over a runtime that computes nothing: no weights are loaded.
     """
-    traces = [_limited(each, limit) for each in read_chat_traces(trace)]
+    traces = [limited(each, limit) for each in read_chat_traces(trace)]
     loaded = load_model(ModelConfig(model=model), weights=False)
     try:
         source = PromptSource(loaded)
@@ -152,10 +152,6 @@ def simulate(
     for rows in tables:
         click.echo(_heading(rows[0]))
         show_table(table_of(rows))
-
-
-def _limited(trace: Trace, limit: int | None) -> Trace:
-    return Trace(name=trace.name, requests=trace.requests[:limit])
 
 
 def _call_sets(

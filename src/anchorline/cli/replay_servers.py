@@ -1,0 +1,107 @@
+"""The servers of ``anchorline replay``: what they are told, and the model that each loads."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from anchorline.bench.models import bench_model
+from anchorline.bench.peers import LlamaServer, PeerSettings
+from anchorline.bench.process import start_anchorline
+from anchorline.config import ModelConfig
+from anchorline.errors import ConfigError
+from anchorline.llama import testmodel
+from anchorline.llama.model import TEST_PREFIX, load_model
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What ``replay`` was told."""
+
+    url: str | None
+    reference_url: str | None
+    model: str
+    layers: int | None
+    context_tokens: int
+    serve_args: tuple[str, ...]
+    compare: bool
+    compare_every: int
+    peer: str | None
+    peer_python: str
+    peer_cache_ram_mib: int | None
+    threads: int
+    parallel: int
+    max_tokens: int
+    limit: int | None
+    at_cuts: bool
+    at_once: bool
+
+    @property
+    def exact(self) -> bool:
+        return self.compare and self.url is None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFiles:
+    """``served`` as ``anchorline serve`` takes it; ``peer`` is a file of the same weights, where there is one."""
+
+    served: str
+    peer: Path | None
+
+
+def prepare_model(options: Options, folder: Path) -> ModelFiles:
+    """What each server loads; a test model is written to a file only for the peer."""
+    if not options.model.startswith(TEST_PREFIX):
+        if options.url is not None and options.peer is None:
+            return ModelFiles(served=options.model, peer=None)
+        path = bench_model(options.model, folder=folder, layers=options.layers, context_tokens=options.context_tokens)
+        return ModelFiles(served=str(path), peer=path)
+    if options.layers is not None:
+        raise ConfigError("--layers cuts a model file; a test model has none")
+    if options.context_tokens > testmodel.MAX_CONTEXT:
+        raise ConfigError(
+            f"--ctx must be at most {testmodel.MAX_CONTEXT} for a test model, not {options.context_tokens}"
+        )
+    if options.peer is None:
+        return ModelFiles(served=options.model, peer=None)
+    path = folder / "test-model.gguf"
+    loaded = load_model(ModelConfig(model=options.model, test_context=options.context_tokens))
+    testmodel.save(loaded.handle, path)
+    loaded.close()
+    return ModelFiles(served=options.model, peer=path)
+
+
+def start_server(stack: ExitStack, options: Options, model: ModelFiles, *more: str) -> str:
+    """Start ``anchorline serve`` until ``stack`` is closed; returns its URL."""
+    arguments = [
+        model.served,
+        "--ctx",
+        str(options.context_tokens),
+        "--threads",
+        str(options.threads),
+        "--parallel",
+        str(options.parallel),
+        "--log-level",
+        "warning",
+    ]
+    if model.served.startswith(TEST_PREFIX):
+        arguments += ["--test-context", str(options.context_tokens)]
+    if options.exact:
+        arguments.append("--exact")
+    server = stack.enter_context(start_anchorline([*arguments, *options.serve_args, *more]))
+    return server.wait_until_listening()
+
+
+def start_peer(stack: ExitStack, options: Options, model: ModelFiles) -> LlamaServer:
+    """Start the peer until ``stack`` is closed; raises ConfigError when there is no file for it to load."""
+    if model.peer is None:
+        raise ConfigError("--peer needs --model: the peer loads the model itself")
+    settings = PeerSettings(
+        model=model.peer,
+        context_tokens=options.context_tokens,
+        parallel=options.parallel,
+        threads=options.threads,
+        cache_ram_mib=options.peer_cache_ram_mib,
+    )
+    return stack.enter_context(LlamaServer(settings, python=options.peer_python))
