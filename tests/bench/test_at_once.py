@@ -125,12 +125,14 @@ def test_the_command_reports_all_traces_as_one(traces: list[Trace], tmp_path: Pa
 
 @pytest.mark.skipif(not RECORDED.is_dir(), reason=f"no recorded traces at {RECORDED}")
 def test_recorded_agents_at_once_on_a_test_model() -> None:
-    """The first calls of recorded agents, two of which share 7K tokens, at the same time on one server."""
+    """The first calls of recorded agents, two of which share 7K tokens, at the same time on one server.
+
+    A head that takes a few milliseconds is not waited for: a quick machine may prefill small ones twice.
+    """
     recorded = [chat_only(read_trace(RECORDED / f"{name}.jsonl")) for name in ("opencode", "pi", "langgraph")]
     members = [limited(member, 2) for member in mix_members(recorded)]
     arguments = ["test:llama", "--threads", "1", "--ctx", "32768", "--test-context", "32768", "--log-level", "warning"]
     with start_anchorline([*arguments, "--cache-ram", "256m", "--parallel", "4"]) as server:
         report = replay_at_once(members, server.wait_until_listening(), name="mix")
     assert len(report.calls) == 8
-    assert report.ratio is not None
-    assert report.ratio <= 1.05
+    assert report.prefilled_tokens - report.oracle_tokens < 2000
