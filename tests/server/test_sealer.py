@@ -140,6 +140,26 @@ async def test_a_request_stops_what_is_being_rendered() -> None:
     await until(lambda: bench.sealing == [SEALED])
 
 
+async def test_a_request_that_is_answered_at_once_costs_no_turn_its_seal() -> None:
+    bench = Bench()
+    bench.ask("one")
+    await until(lambda: bench.sealer._preparing is not None)
+    bench.sealer.arrive()
+    bench.sealer.leave()
+    await until(lambda: bench.sealing == [SEALED])
+
+
+async def test_a_request_that_comes_when_all_is_rendered_stops_the_prefill() -> None:
+    bench = Bench()
+    bench.ask("one")
+    await until(lambda: bench.sealer._preparing is not None and bench.sealer._preparing.done())
+    bench.sealer.arrive()
+    await rest(bench)
+    assert bench.sealing == []
+    bench.sealer.leave()
+    await until(lambda: bench.sealing == [SEALED])
+
+
 async def test_a_conversation_that_goes_on_has_nothing_old_left_to_seal() -> None:
     bench = Bench()
     bench.sealer.arrive()

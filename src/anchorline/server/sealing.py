@@ -146,13 +146,17 @@ class Sealer:
         """As ``_guess``. Raises Cancelled when a request comes, and whatever a request's prompt may raise."""
         self._preparing = asyncio.create_task(self._state.prepare(lambda: self._guess(ended)))
         try:
-            return await self._preparing
+            prompt = await self._preparing
         except asyncio.CancelledError:
-            if not self._requests:
+            work = asyncio.current_task()
+            if work is None or work.cancelling():
                 raise  # the server ends
             raise Cancelled("a request came") from None
         finally:
             self._preparing = None
+        if self._requests:  # it came too late to cancel anything
+            raise Cancelled("a request came")
+        return prompt
 
     def _guess(self, ended: _Ended) -> Prompt | None:
         """What the next request will begin with; None where the live sequence does already. For a worker."""
