@@ -65,7 +65,19 @@ def test_delta_lines_build_on_an_earlier_request(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ["{", "[]", "{}", '{"t":0,"t_end":0,"path":"/","body":{},"base":3,"keep":0,"add":[]}', '"text"']
+    "line",
+    [
+        "{",
+        "[]",
+        "{}",
+        '{"t":0,"t_end":0,"path":"/","body":{},"base":3,"keep":0,"add":[]}',
+        '"text"',
+        '{"t":0,"t_end":0,"path":3,"body":{}}',
+        '{"t":NaN,"t_end":0,"path":"/","body":{}}',
+        '{"t":0,"t_end":1' + "0" * 400 + ',"path":"/","body":{}}',
+        "[" * 100_000,
+    ],
+    ids=str.__len__,
 )
 def test_a_bad_line_is_named(tmp_path: Path, line: str) -> None:
     path = tmp_path / "bad.jsonl"

@@ -95,6 +95,19 @@ def test_pins_are_listed_changed_and_let_go(live: LiveServer, client: Client, tm
     assert answer(live, "ls")["data"] == []
 
 
+def test_a_name_is_shown_as_it_is_but_for_what_acts_on_a_terminal(
+    live: LiveServer, client: Client, tmp_path: Path
+) -> None:
+    (anchor,) = warmed(live, tmp_path, request("You look after books."))
+    answer(live, "pin", anchor["id"], "--name", "[/b][red] :bug: \x1b[2J")
+    assert "  [/b][red] :bug: \ufffd[2J  " in run(live, "ls").stdout
+    folder = tmp_path / "[/b]"
+    folder.mkdir(parents=True)
+    path = folder / "[red].json"
+    path.write_text(json.dumps(request("You look after books.")))
+    assert f"{path}:" in run(live, "warm", path).stderr.replace("\n", "")
+
+
 def test_clearing_spares_the_pins_unless_told(live: LiveServer, client: Client, tmp_path: Path) -> None:
     (anchor,) = warmed(live, tmp_path, request("You look after books."))
     client.chat({**request("You mend shoes.", "hi"), "tools": []})
@@ -143,7 +156,11 @@ def test_another_kind_of_server_is_told_from_ours() -> None:
         (("ls", "--jason"), "did you mean --json?"),
         (("ls", "--url", "http://127.0.0.1:1"), "no answer from http://127.0.0.1:1: "),
         (("ls", "--url", "nonsense"), "no answer from nonsense: "),
+        (("ls", "--url", "http://[::1"), "http://[::1 is no URL: "),
         (("ls", "--api-key", "wrong"), "HTTP 401: "),
+        (("ls", "--api-key", "né"), "HTTP 401: "),
+        (("pin", "anchor_x", "--ttl", "nan"), "HTTP 400: ttl must be"),
+        (("pin", "anchor_x", "--ttl", "1e400"), "HTTP 400: ttl must be"),
     ],
 )
 def test_what_cannot_be_done_is_one_line(live: LiveServer, arguments: tuple[str, ...], said: str) -> None:

@@ -104,6 +104,7 @@ def test_a_leading_billing_header_is_kept_beside_the_messages() -> None:
         ("/v1/chat/completions", {"messages": []}, "messages"),
         ("/v1/chat/completions", {"messages": [{"role": "oracle", "content": ""}]}, r"messages\[0\]\.role"),
         ("/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}], "tools": [{}]}, r"tools\[0\]"),
+        ("/v1/chat/completions", {"messages": "\ud800"}, "half a surrogate pair"),
         ("/v1/messages", {"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "no vision"),
         ("/v1/responses", {"input": "x", "previous_response_id": "r"}, "not in the trace"),
     ],

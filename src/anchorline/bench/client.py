@@ -62,9 +62,13 @@ class Client:
     """An HTTP client for one server; close it, or use it as a context manager."""
 
     def __init__(self, url: str, *, api_key: str | None = None) -> None:
-        headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        """Raises Unreachable when ``url`` is none."""
+        headers = {b"Authorization": f"Bearer {api_key}".encode(errors="surrogateescape")} if api_key else {}
         self.url = url
-        self._http = httpx.Client(base_url=url, timeout=TIMEOUT_SECONDS, headers=headers, trust_env=False)
+        try:
+            self._http = httpx.Client(base_url=url, timeout=TIMEOUT_SECONDS, headers=headers, trust_env=False)
+        except httpx.InvalidURL as error:
+            raise Unreachable(f"{url} is no URL: {error}") from error
 
     def close(self) -> None:
         self._http.close()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,7 +51,7 @@ class TraceEntries:
                 self._tools[entry["tools_def"]] = entry["tools"]
                 return None
             request = _request(entry, self.requests, self._tools)
-        except (ValueError, KeyError, IndexError, TypeError) as error:
+        except (ValueError, KeyError, IndexError, TypeError, OverflowError) as error:
             raise ValueError(f"{type(error).__name__} {error}") from error
         self.requests.append(request)
         return request
@@ -68,7 +69,7 @@ def read_trace(path: Path) -> Trace:
             continue
         try:
             entries.take(json.loads(line))
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ConfigError(f"{path}, line {number}, is no trace entry: {error}") from error
     return Trace(name=path.name.removesuffix(".jsonl").removesuffix(".delta"), requests=tuple(entries.requests))
 
@@ -128,9 +129,12 @@ def _request(entry: dict[str, Any], earlier: Sequence[TraceRequest], tools: dict
         body["messages"] = kept + entry["add"]
         if entry.get("tools_ref") is not None:
             body["tools"] = tools[entry["tools_ref"]]
-    return TraceRequest(
-        path=entry["path"], body=body, arrival_seconds=float(entry["t"]), end_seconds=float(entry["t_end"])
-    )
+    path, arrival_seconds, end_seconds = entry["path"], float(entry["t"]), float(entry["t_end"])
+    if not isinstance(path, str):
+        raise TypeError("path is no text")
+    if not (math.isfinite(arrival_seconds) and math.isfinite(end_seconds)):
+        raise ValueError("t and t_end must be finite")
+    return TraceRequest(path=path, body=body, arrival_seconds=arrival_seconds, end_seconds=end_seconds)
 
 
 def _round_robin(queues: Iterable[Iterable[TraceRequest]]) -> Iterator[TraceRequest]:

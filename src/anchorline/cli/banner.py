@@ -6,8 +6,9 @@ import logging
 import sys
 from collections.abc import Mapping
 
-from rich.console import Console
 from rich.table import Table
+
+from anchorline.cli.tables import plain_console
 
 log = logging.getLogger("anchorline.cli")
 
@@ -28,4 +29,4 @@ def _show_table(facts: Mapping[str, str]) -> None:
     table.add_column(overflow="fold")
     for name, value in facts.items():
         table.add_row(name, value)
-    Console(stderr=True).print(table)
+    plain_console(stderr=True).print(table)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import wraps
@@ -11,12 +12,11 @@ from typing import Any
 from urllib.parse import quote
 
 import click
-from rich.console import Console
 from rich.table import Table
 
 from anchorline.bench.client import CallFailed, Client
 from anchorline.cli.suggest import Refusal, SuggestingCommand, SuggestingGroup
-from anchorline.cli.tables import show_table
+from anchorline.cli.tables import plain_console, printable, show_table
 from anchorline.cli.values import format_size
 from anchorline.cli.warm_file import read_prefixes
 from anchorline.config import Limits, ServerConfig
@@ -83,7 +83,7 @@ def warm(*, client: Client, file: Path, whole: bool, ttl: str, as_json: bool) ->
     is a recorded trace.
     """
     prefixes = read_prefixes(file, limits=Limits(), whole=whole)
-    console = Console(stderr=True)
+    console = plain_console(stderr=True)
     anchors: list[Anchor] = []
     for prefix in prefixes:
         anchor = client.post("/cache/anchors", {**prefix.anchor, "ttl": _ttl(ttl)})
@@ -157,9 +157,10 @@ def _ttl(text: str) -> str | float | None:
     if text == FOREVER:
         return None
     try:
-        return float(text)
+        seconds = float(text)
     except ValueError:
         return text
+    return seconds if math.isfinite(seconds) else text
 
 
 def _show(answer: object, *, as_json: bool, table: Table) -> None:
@@ -193,7 +194,7 @@ def _anchor_table(anchors: Iterable[Anchor]) -> Table:
 
 
 def _name(anchor: Anchor) -> str:
-    return anchor["name"] or "-"
+    return printable(anchor["name"] or "-")
 
 
 def _figures(answer: Mapping[str, Any]) -> Table:

@@ -8,14 +8,13 @@ import signal
 from contextlib import ExitStack
 
 import click
-from rich.console import Console
 
 from anchorline.bench.client import Client
 from anchorline.bench.demo import DemoCall, DemoFailed, DemoReport, run_demo, table_of
 from anchorline.bench.process import start_anchorline
 from anchorline.cli.signals import end_in_order_on
 from anchorline.cli.suggest import SuggestingCommand
-from anchorline.cli.tables import show_table
+from anchorline.cli.tables import plain_console, show_table
 
 
 @click.command(cls=SuggestingCommand)
@@ -30,7 +29,7 @@ def demo(*, model: str, serve_args: str, url: str | None, api_key: str | None, a
     Exits with 1 when a call restored less than what earlier calls had left in the cache.
     """
     end_in_order_on(signal.SIGTERM)
-    console = Console(stderr=True)
+    console = plain_console(stderr=True)
     with ExitStack() as stack:
         if url is None:
             console.print(f"starting a server with {model} …")

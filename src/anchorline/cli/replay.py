@@ -26,7 +26,7 @@ from anchorline.bench.trace import Trace, limited, mix, mix_members
 from anchorline.cli.replay_servers import ModelFiles, Options, prepare_model, start_peer, start_server
 from anchorline.cli.signals import end_in_order_on
 from anchorline.cli.suggest import SuggestingCommand
-from anchorline.cli.tables import show_table
+from anchorline.cli.tables import plain_console, show_table
 from anchorline.cli.traces import read_chat_traces
 from anchorline.errors import AnchorlineError, ConfigError
 
@@ -112,7 +112,7 @@ def replay(
     if options.peer is not None:
         check_python(options.peer_python)
     traces = [limited(t, options.limit) for t in traces]
-    console = Console(stderr=True)
+    console = plain_console(stderr=True)
     with tempfile.TemporaryDirectory(prefix="anchorline-replay-") as folder:
         model = prepare_model(options, Path(folder))
         if options.at_once:

@@ -14,12 +14,22 @@ TEXT_WIDTH = 110
 """Characters of a line of prose, where the terminal has that many."""
 
 
+def plain_console(*, stderr: bool = False, width: int | None = None) -> Console:
+    """A console that prints names and paths as they are, whatever brackets and colons are in them."""
+    return Console(stderr=stderr, width=width, markup=False, emoji=False, highlight=False)
+
+
+def printable(text: str) -> str:
+    """``text`` without what would act on a terminal instead of being shown there."""
+    return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)
+
+
 def show_table(table: Table) -> None:
     """Print ``table`` to stdout without frames, so that it fits and can be copied.
 
     A terminal that is too narrow wraps its lines: no cell is cut.
     """
-    console = Console(width=None if sys.stdout.isatty() else PLAIN_WIDTH, highlight=False)
+    console = plain_console(width=None if sys.stdout.isatty() else PLAIN_WIDTH)
     console.width = max(console.width, table_width(table))
     console.print(table)
 
@@ -29,7 +39,7 @@ def table_width(table: Table) -> int:
     table.box = None
     table.pad_edge = False
     table.padding = (0, 2, 0, 0)
-    return Console(width=WIDEST).measure(table).maximum
+    return plain_console(width=WIDEST).measure(table).maximum
 
 
 def text_width() -> int:

@@ -102,6 +102,8 @@ def read_request(request: TraceRequest, index: int) -> AgentRequest:
         return read(request.body, index)
     except msgspec.ValidationError as error:
         raise RequestError(str(error)) from error
+    except UnicodeEncodeError as error:  # no server takes it either
+        raise RequestError("a text holds half a surrogate pair") from error
 
 
 def _chat(body: Mapping[str, Any], index: int) -> AgentRequest:
