@@ -190,7 +190,9 @@ def test_the_upstream_may_be_given_with_or_without_v1(ending: str) -> None:
     assert str(upstream_url("https://some.where/api" + ending)) == "https://some.where/api"
 
 
-@pytest.mark.parametrize("url", ["127.0.0.1:8080", "ftp://a", "http://", "http://a?b", "http://u:p@a", "http://a:b"])
+@pytest.mark.parametrize(
+    "url", ["127.0.0.1:8080", "ftp://a", "http://", "http://a?b", "http://u:p@a", "http://a:b", "http://a:65536"]
+)
 def test_what_is_no_upstream_is_refused(url: str) -> None:
     with pytest.raises(ConfigError, match="--upstream"):
         upstream_url(url)
@@ -199,6 +201,12 @@ def test_what_is_no_upstream_is_refused(url: str) -> None:
 def test_headers_of_one_connection_stay_behind() -> None:
     given = [(b"Connection", b"close, X-Hop"), (b"x-hop", b"1"), (b"TE", b"x"), (b"X-A", b"1"), (b"x-a", b"2")]
     assert passed_on([*given, (b"Host", b"h")], besides=(b"host",)) == [(b"x-a", b"1"), (b"x-a", b"2")]
+
+
+def test_a_length_that_chunks_overrule_stays_behind() -> None:
+    length = (b"content-length", b"9")
+    assert passed_on([length, (b"Transfer-Encoding", b"chunked")]) == []
+    assert passed_on([length]) == [length]
 
 
 def test_a_path_prefix_of_the_upstream_is_put_in_front(upstream: Upstream, upstream_at: str, trace: Path) -> None:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from anchorline.bench.client import Client
 from anchorline.bench.process import start_anchorline
 from anchorline.bench.replay import replay_trace
-from anchorline.bench.trace import Trace, chat_only, mix, mix_members, read_trace
+from anchorline.bench.trace import CHAT_PATH, Trace, TraceRequest, chat_only, mix, mix_members, read_trace
 from anchorline.config import EngineConfig, ModelConfig
+from anchorline.errors import ConfigError
 from anchorline.llama.model import load_model
 from anchorline.simulate.calls import PromptSource, SimulatedCall, all_at_once, one_after_another
 from anchorline.simulate.runtime import Sizes
@@ -45,6 +47,17 @@ def simulate(
 ) -> Outcome:
     config = EngineConfig(eviction=eviction, cache_ram_bytes=budget_bytes or most_bytes(calls, sizes))
     return simulation_of(calls, config, sizes, context_tokens=CONTEXT_TOKENS, vocab_size=VOCAB_SIZE).run()
+
+
+def test_a_call_that_cannot_be_rendered_is_named(source: PromptSource) -> None:
+    bodies: list[dict[str, Any]] = [{"messages": [{"role": "user", "content": "hi"}]}, {"messages": []}]
+    requests = [TraceRequest(path=CHAT_PATH, body=body, arrival_seconds=0.0, end_seconds=0.0) for body in bodies]
+    broken = Trace(name="broken", requests=tuple(requests))
+    named = "broken, request 1 of its chat calls: messages"
+    with pytest.raises(ConfigError, match=named):
+        one_after_another(broken, source)
+    with pytest.raises(ConfigError, match=named):
+        all_at_once([broken], source)
 
 
 @recorded

@@ -31,6 +31,7 @@ logger = logging.getLogger("anchorline.record")
 RawHeaders = list[tuple[bytes, bytes]]
 
 CONNECT_SECONDS = 10.0
+PORT_MAX = 65535
 OWN_HEADERS = frozenset(
     b"connection keep-alive proxy-authenticate proxy-authorization proxy-connection te trailer transfer-encoding "
     b"upgrade".split()
@@ -44,7 +45,14 @@ def upstream_url(text: str) -> httpx.URL:
         url = httpx.URL(text)
     except httpx.InvalidURL as error:
         raise ConfigError(f"--upstream {text!r} is no URL: {error}") from error
-    if url.scheme not in ("http", "https") or not url.host or url.query or url.fragment or url.userinfo:
+    if (
+        url.scheme not in ("http", "https")
+        or not url.host
+        or url.query
+        or url.fragment
+        or url.userinfo
+        or (url.port or 0) > PORT_MAX
+    ):
         raise ConfigError(f"--upstream {text!r} is not of the form http://HOST:PORT or https://HOST/PATH")
     return url.copy_with(path=url.path.rstrip("/").removesuffix("/v1").rstrip("/") or "/")
 
@@ -138,11 +146,13 @@ class Answer:
         await self._send({"type": "http.response.body"})
 
 
-def passed_on(headers: Iterable[tuple[bytes, bytes]], *, besides: Iterable[bytes]) -> RawHeaders:
+def passed_on(headers: Iterable[tuple[bytes, bytes]], *, besides: Iterable[bytes] = ()) -> RawHeaders:
     """The headers that belong to the call and not to its connection, less those named ``besides``."""
     given = [(name.lower(), value) for name, value in headers]
     named = {part.strip().lower() for name, value in given if name == b"connection" for part in value.split(b",")}
-    dropped = OWN_HEADERS | named | set(besides)
+    # A length beside chunks does not count (RFC 9112, 6.3); without the chunks it would.
+    untrue: set[bytes] = {b"content-length"} if any(name == b"transfer-encoding" for name, _ in given) else set()
+    dropped = OWN_HEADERS | named | untrue | set(besides)
     return [(name, value) for name, value in given if name not in dropped]
 
 

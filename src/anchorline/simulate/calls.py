@@ -11,6 +11,7 @@ from anchorline.api.chat import parse_apply_template
 from anchorline.bench.trace import Trace, TraceRequest
 from anchorline.cache.prompt import Prompt
 from anchorline.config import Limits
+from anchorline.errors import ConfigError, RequestError
 from anchorline.llama.model import Model
 from anchorline.prompt.builder import PromptBuilder
 from anchorline.prompt.select import select_template, template_tokens
@@ -56,8 +57,8 @@ class PromptSource:
 def one_after_another(trace: Trace, source: PromptSource) -> list[SimulatedCall]:
     """The calls of ``trace``, each sent after the end of the one before."""
     return [
-        SimulatedCall(trace=trace.name, prompt=source.prompt(request), after=(index - 1,) if index else ())
-        for index, request in enumerate(trace.requests)
+        SimulatedCall(trace=trace.name, prompt=prompt, after=(index - 1,) if index else ())
+        for index, prompt in enumerate(_prompts(trace, source))
     ]
 
 
@@ -66,10 +67,19 @@ def all_at_once(traces: Sequence[Trace], source: PromptSource) -> list[Simulated
     calls: list[SimulatedCall] = []
     for trace in traces:
         first = len(calls)
-        for index, request in enumerate(trace.requests):
+        for index, prompt in enumerate(_prompts(trace, source)):
             after = tuple(first + earlier for earlier in _ended_before(trace.requests, index))
-            calls.append(SimulatedCall(trace=trace.name, prompt=source.prompt(request), after=after))
+            calls.append(SimulatedCall(trace=trace.name, prompt=prompt, after=after))
     return calls
+
+
+def _prompts(trace: Trace, source: PromptSource) -> Iterator[Prompt]:
+    """The prompts of a trace. Raises ConfigError naming the request that cannot be rendered."""
+    for index, request in enumerate(trace.requests):
+        try:
+            yield source.prompt(request)
+        except RequestError as error:
+            raise ConfigError(f"{trace.name}, request {index} of its chat calls: {error}") from error
 
 
 def _ended_before(requests: Sequence[TraceRequest], index: int) -> Iterator[int]:
