@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from anchorline.cache.pins import Pin, PinEnd, PinKind, PinOrder, PinRefusal, Pins
@@ -57,6 +59,21 @@ def test_what_several_pins_hold_counts_once(wood: Wood) -> None:
     wood.pin("branch", EXPLICIT, wood.segment(1, 2, 3))
     wood.pin("other branch", EXPLICIT, wood.segment(1, 2, 4))
     assert wood.pins.pinned_bytes == 40 * BYTES_PER_TOKEN
+
+
+def test_a_path_is_walked_once_however_many_pins_are_on_it(wood: Wood, monkeypatch: pytest.MonkeyPatch) -> None:
+    for length in range(1, 11):
+        wood.pin(f"pin {length}", EXPLICIT, wood.segment(*range(1, length + 1)))
+    walked: list[Segment] = []
+    parent: Any = vars(Segment)["parent"]
+
+    def noting(node: Segment) -> Any:
+        walked.append(node)
+        return parent.__get__(node)
+
+    monkeypatch.setattr(Segment, "parent", property(noting))
+    assert wood.pins.pinned_bytes == 100 * BYTES_PER_TOKEN
+    assert len(walked) == len(set(walked))
 
 
 def test_of_the_states_on_its_path_a_pin_holds_the_last(wood: Wood) -> None:

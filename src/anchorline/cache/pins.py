@@ -295,11 +295,14 @@ def pinned_bytes(segments: Iterable[Segment]) -> int:
 
 
 class _Tally:
-    """Bytes that pins hold: the rows of their paths, and the states at their ends. States before the end may go."""
+    """Bytes that pins hold: the rows of their paths, and the states at their ends. States before the end may go.
+
+    A node is held by the pins at its end and by the children that are held, so each is walked once, not once per pin.
+    """
 
     def __init__(self, segments: Iterable[Segment] = ()) -> None:
         self.nbytes = 0
-        self._rows: Counter[Segment] = Counter()
+        self._holders: Counter[Segment] = Counter()
         self._states: Counter[Segment] = Counter()
         for segment in segments:
             self.add(segment)
@@ -308,26 +311,25 @@ class _Tally:
         self._states[segment] += 1
         if self._states[segment] == 1:
             self.nbytes += segment.state_bytes
-        for node in _path(segment):
-            self._rows[node] += 1
-            if self._rows[node] == 1:
-                self.nbytes += node.row_bytes
+        node: Segment | None = segment
+        while node is not None:
+            self._holders[node] += 1
+            if self._holders[node] > 1:
+                return
+            self.nbytes += node.row_bytes
+            node = node.parent
 
     def remove(self, segment: Segment) -> None:
         self._states[segment] -= 1
         if self._states[segment] == 0:
             self.nbytes -= segment.state_bytes
-        for node in _path(segment):
-            self._rows[node] -= 1
-            if self._rows[node] == 0:
-                self.nbytes -= node.row_bytes
-
-
-def _path(segment: Segment) -> Iterable[Segment]:
-    node: Segment | None = segment
-    while node is not None:
-        yield node
-        node = node.parent
+        node: Segment | None = segment
+        while node is not None:
+            self._holders[node] -= 1
+            if self._holders[node]:
+                return
+            self.nbytes -= node.row_bytes
+            node = node.parent
 
 
 def _strengthen(pin: Pin, order: PinOrder) -> None:
