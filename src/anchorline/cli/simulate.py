@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
 from pathlib import Path
@@ -35,13 +36,19 @@ class BudgetType(click.ParamType["int | Fraction"]):
         text = str(value)
         try:
             if "/" in text or text == "1":
-                share = Fraction(text)
-                if not 0 < share <= 1:
-                    raise ValueError(f"{text} is no share: write 1 or a fraction below it, such as 1/4")
-                return share
+                return _share(text)
             return parse_size(text)
-        except (ValueError, ZeroDivisionError) as error:
+        except ValueError as error:
             self.fail(str(error), param, ctx)
+
+
+def _share(text: str) -> Fraction:
+    """Raises ValueError."""
+    with suppress(ValueError, ZeroDivisionError):
+        share = Fraction(text)
+        if 0 < share <= 1:
+            return share
+    raise ValueError(f"{text} is no share: write 1 or a fraction below it, such as 1/4")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
