@@ -75,10 +75,12 @@ async def test_a_full_queue_is_waited_for() -> None:
     assert maker.paused == [4, 2]
 
 
-async def test_it_ends_with_the_engine() -> None:
+async def test_it_ends_with_the_engine_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
     maker = Maker(at_2=[EngineFailure("out of luck")])
     await maker.run()
     assert [name for name, _ in maker.asked] == ["1", "2"]
+    assert maker.warming.left == 0
+    assert "--warm: 2 anchors are not made: out of luck" in caplog.text
 
 
 async def test_health_says_how_many_are_left(here: Site) -> None:

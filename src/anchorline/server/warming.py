@@ -45,11 +45,13 @@ class Warming:
         return len(self._waiting)
 
     async def run(self, make: MakeAnchor) -> None:
-        """Make all of them. What is refused is logged and left out; when the engine ends, so does this."""
+        """Make all of them. What is refused is logged and left out, and so is the rest when the engine ends."""
         while self._waiting:
             try:
                 await self._make(self._waiting[0], make)
-            except EngineFailure:
+            except EngineFailure as error:
+                log.warning("--warm: %d anchors are not made: %s", self.left, error)
+                self._waiting.clear()
                 return
             self._waiting.popleft()
 
