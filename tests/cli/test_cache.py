@@ -108,6 +108,16 @@ def test_a_name_is_shown_as_it_is_but_for_what_acts_on_a_terminal(
     assert f"{path}:" in run(live, "warm", path).stderr.replace("\n", "")
 
 
+def test_what_nobody_pinned_makes_room_for_an_anchor(test_llama_model: Model, tmp_path: Path) -> None:
+    config = EngineConfig(cache_ram_bytes=1 << 20, eviction="none")
+    with serving(test_llama_model, config, server=ServerConfig(port=0)) as live, Client(live.url) as client:
+        for number in range(30):
+            client.chat(request("You count.", f"Conversation {number}: " + "one two three " * 50))
+        assert client.get("/cache")["counters"]["unsaved"]["no_room"] > 0
+        (anchor,) = warmed(live, tmp_path, request("You look after books. " * 100))
+        assert answer(live, "ls")["data"][-1]["id"] == anchor["id"]
+
+
 def test_clearing_spares_the_pins_unless_told(live: LiveServer, client: Client, tmp_path: Path) -> None:
     (anchor,) = warmed(live, tmp_path, request("You look after books."))
     client.chat({**request("You mend shoes.", "hi"), "tools": []})

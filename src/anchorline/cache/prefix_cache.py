@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -47,6 +48,7 @@ class _Source:
     tokens: TokenArray
     owners: Owners
     call_class: CallClass
+    promised: bool
     export: Export
 
 
@@ -179,7 +181,7 @@ class PrefixCache:
         self, prompt: Prompt, tokens: TokenArray, export: ExportState, *, call_class: CallClass, ends_reply: bool
     ) -> State | None:
         """A state behind ``tokens``, held by the caller until ``save`` takes it; None without room (counted)."""
-        worth = self.storage.worth([self._tip(prompt, tokens, call_class)])
+        worth = math.inf if prompt.promised else self.storage.worth([self._tip(prompt, tokens, call_class)])
         stored = self.storage.store_state(export, worth=worth, ends_reply=ends_reply)
         return stored if isinstance(stored, State) else None
 
@@ -217,7 +219,7 @@ class PrefixCache:
             pieces = [end for end in kept_chunk_ends(prompt, self._batch_tokens) if end <= tokens.size]
         path: list[Segment] = []
         try:
-            source = _Source(tokens, prompt.owners, call_class, export)
+            source = _Source(tokens, prompt.owners, call_class, prompt.promised, export)
             yield from self._save_pieces(source, path, sorted({*pieces, *states}), states)
             self.pinning.after_save(prompt, int(tokens.size))
             if self.tree.stateful and not prompt.guessed:
@@ -234,7 +236,7 @@ class PrefixCache:
         self, source: _Source, path: list[Segment], ends: list[int], states: dict[int, State]
     ) -> Iterator[int]:
         for index, end in enumerate(ends):
-            absence = self._fill(self._go_on(path, source, end), source.export)
+            absence = self._fill(self._go_on(path, source, end), source)
             if absence is not None:
                 self._leave_out(path, source, ends[index + 1 :], absence)
                 return
@@ -253,7 +255,7 @@ class PrefixCache:
         path.extend(added)
         return added
 
-    def _fill(self, nodes: list[Segment], export: Export) -> Absence | None:
+    def _fill(self, nodes: list[Segment], source: _Source) -> Absence | None:
         """Give rows to the ghosts among ``nodes``, neighbours; why not, when they stay ghosts.
 
         One export serves those of one owner, which share it.
@@ -261,7 +263,8 @@ class PrefixCache:
         missing = [node for node in nodes if node.rows is None]
         for _, owned in groupby(missing, key=lambda node: node.owner):
             run = list(owned)
-            rows = self.storage.store_rows(run[0].start, run[-1].end, export, worth=self.storage.worth(run))
+            worth = math.inf if source.promised else self.storage.worth(run)
+            rows = self.storage.store_rows(run[0].start, run[-1].end, source.export, worth=worth)
             if isinstance(rows, Absence):
                 for node in missing:
                     if node.rows is None:

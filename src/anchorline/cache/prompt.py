@@ -101,6 +101,8 @@ class Prompt:
     """The name that the client gives its conversation, if it does (``prompt_cache_key``)."""
     pin_wishes: tuple[PinWish, ...] = ()
     """Ascending by position."""
+    promised: bool = False
+    """Whether it is made to be pinned by hand: what nobody pinned or uses makes room for it, whatever it is worth."""
     guessed: bool = False
     """Whether no client has sent it yet: then nothing is given up for it that another prompt may need."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from starlette.requests import Request
@@ -111,7 +112,7 @@ class AnchorRoutes:
         state = self._state
         request = GenerationRequest(
             id=f"anchor-{state.new_id()}",
-            prompt=order.prompt.up_to(order.position),
+            prompt=replace(order.prompt.up_to(order.position), promised=True),
             sampling=SamplingParams(),
             max_tokens=0,
             received_seconds=caller.received_seconds,
