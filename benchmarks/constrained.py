@@ -21,11 +21,12 @@ from pathlib import Path
 import click
 
 from anchorline.bench.models import bench_model
-from anchorline.config import ContextConfig, EngineConfig, Limits, ModelConfig
+from anchorline.config import ContextConfig, EngineConfig, ModelConfig
 from anchorline.constraint.compiler import ConstraintCompiler
 from anchorline.constraint.spec import ConstraintSpec, JsonSchema
 from anchorline.constraint.vocabulary import Vocabulary
 from anchorline.engine.engine import Engine
+from anchorline.limits import Limits
 from anchorline.llama.interface import SamplingParams, TokenArray, TokenConstraint
 from anchorline.llama.model import Model, load_model
 from anchorline.llama.runtime import LlamaRuntime

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field, fields
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from anchorline.errors import ConfigError
+from anchorline.limits import Limits
+from anchorline.settings import in_range, setting
 
 GPU_LAYERS_AUTO, GPU_LAYERS_ALL = -1, -2
 """All layers: when a GPU is there, or as asked for; llama.cpp takes any negative number as all."""
@@ -27,33 +29,6 @@ HEAD_DIGEST_DIGITS = 16
 _HEAD_DIGEST = re.compile(f"[0-9a-f]{{{HEAD_DIGEST_DIGITS}}}")
 
 KV_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1")
-
-
-def setting(
-    default: Any,
-    flag: str,
-    help: str,
-    *,
-    aliases: tuple[str, ...] = (),
-    choices: tuple[str, ...] = (),
-    minimum: float | None = None,
-    maximum: float | None = None,
-) -> Any:
-    """A dataclass field that carries its command-line flag, aliases, help, choices and limits.
-
-    The command line refuses a value outside minimum … maximum; None means no limit.
-    """
-    metadata = {
-        "flag": flag,
-        "help": help,
-        "aliases": aliases,
-        "choices": choices,
-        "minimum": minimum,
-        "maximum": maximum,
-    }
-    if isinstance(default, (list, dict)):
-        return field(default_factory=lambda: type(default)(default), metadata=metadata)
-    return field(default=default, metadata=metadata)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -280,142 +255,11 @@ class EngineConfig:
             low, high = declared.metadata["minimum"], declared.metadata["maximum"]
             value = getattr(self, declared.name)
             if low is not None and high is not None and value is not None:
-                _in_range(declared.metadata["flag"], value, low, high)
+                in_range(declared.metadata["flag"], value, low, high)
         if self.pin_budget_bytes is not None and self.pin_budget_bytes > self.cache_ram_bytes:
             raise ConfigError(
                 f"--pin-budget is {self.pin_budget_bytes} bytes, more than --cache-ram ({self.cache_ram_bytes})"
             )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """Bounds on everything a client can grow."""
-
-    body_bytes: int = setting(
-        32 << 20, "--max-body-bytes", "Largest request body, in bytes.", minimum=1024, maximum=1 << 30
-    )
-    messages: int = setting(4096, "--max-messages", "Most messages in a request.", minimum=1, maximum=1 << 20)
-    tools: int = setting(1024, "--max-tools", "Most tools in a request.", minimum=0, maximum=1 << 16)
-    cache_key_characters: int = setting(
-        512, "--max-cache-key", "Longest prompt_cache_key, in characters.", minimum=1, maximum=1 << 16
-    )
-    choices: int = setting(8, "--max-choices", "Largest n; never more than --parallel.", minimum=1, maximum=250)
-    stop_strings: int = setting(16, "--max-stop-strings", "Most stop strings in a request.", minimum=0, maximum=4096)
-    stop_bytes: int = setting(
-        256, "--max-stop-bytes", "Longest stop string, in UTF-8 bytes.", minimum=1, maximum=1 << 16
-    )
-    dry_breakers: int = setting(
-        16, "--max-dry-breakers", "Most entries in dry_sequence_breakers; each costs time.", minimum=1, maximum=256
-    )
-    dry_breaker_bytes: int = setting(
-        40,
-        "--max-dry-breaker-bytes",
-        "Longest DRY sequence breaker, in UTF-8 bytes; llama.cpp reads no more than 40.",
-        minimum=1,
-        maximum=40,
-    )
-    cache_salt_bytes: int = setting(
-        256, "--max-cache-salt-bytes", "Longest cache_salt, in UTF-8 bytes.", minimum=1, maximum=1 << 16
-    )
-    logprobs: int = setting(20, "--max-logprobs", "Largest top_logprobs.", minimum=0, maximum=1000)
-    logit_bias: int = setting(1024, "--max-logit-bias", "Most entries in logit_bias.", minimum=0, maximum=1 << 20)
-    grammar_bytes: int = setting(
-        1 << 17,
-        "--max-grammar-bytes",
-        "Largest grammar of a request with all its schemas, in UTF-8 bytes.",
-        minimum=64,
-        maximum=1 << 26,
-    )
-    grammar_depth: int = setting(
-        100, "--max-grammar-depth", "Deepest nesting of objects and lists in a JSON schema.", minimum=1, maximum=500
-    )
-    grammar_cache: int = setting(
-        64, "--grammar-cache", "Compiled grammars kept for further requests.", minimum=0, maximum=1 << 16
-    )
-    grammar_cache_bytes: int = setting(
-        16 << 20,
-        "--grammar-cache-bytes",
-        "Bytes of text of the compiled grammars that are kept; none may hold more than a quarter.",
-        minimum=0,
-        maximum=1 << 32,
-    )
-    connections: int = setting(
-        512,
-        "--max-connections",
-        "Most open connections; one more pushes out the one that has waited longest for its client, or gets a 503.",
-        minimum=1,
-        maximum=1 << 16,
-    )
-    request_seconds: float = setting(
-        30.0,
-        "--request-timeout",
-        "Seconds a client has for sending a request's head, and again for its body.",
-        minimum=0.05,
-        maximum=86400.0,
-    )
-    preparing: int = setting(
-        4, "--prepare-threads", "Requests rendered and tokenised at the same time.", minimum=1, maximum=256
-    )
-    preparing_queue: int = setting(
-        64,
-        "--prepare-queue",
-        "Requests that may wait to be rendered and tokenised; one more is answered with 429.",
-        minimum=0,
-        maximum=100000,
-    )
-    stored_responses: int = setting(
-        1000,
-        "--max-stored-responses",
-        "Most responses of /v1/responses kept for previous_response_id; the least recently used go first.",
-        minimum=0,
-        maximum=1 << 20,
-    )
-    stored_bytes: int = setting(
-        64 << 20,
-        "--max-stored-bytes",
-        "Memory for those responses and their input, in bytes; 0 keeps none.",
-        minimum=0,
-        maximum=1 << 40,
-    )
-    turns: int = setting(
-        4096,
-        "--max-turns",
-        "Most generated turns that keep their token ids for when a client sends them back; 0 keeps none.",
-        minimum=0,
-        maximum=1 << 20,
-    )
-    turn_bytes: int = setting(
-        64 << 20, "--max-turn-bytes", "Memory for those turns, in bytes.", minimum=1 << 16, maximum=1 << 40
-    )
-    pin_ttl_seconds: float = setting(
-        31 * 86400.0,
-        "--max-pin-ttl",
-        "Longest time that a pin with an end may stay unused, in seconds.",
-        minimum=1.0,
-        maximum=1e9,
-    )
-    pin_name: int = setting(128, "--max-pin-name", "Longest name of a pin, in characters.", minimum=1, maximum=1 << 12)
-    template_seconds: float = setting(
-        5.0,
-        "--max-template-seconds",
-        "Seconds the chat template may take for a request.",
-        minimum=0.01,
-        maximum=3600.0,
-    )
-    template_steps: int = setting(
-        20_000_000,
-        "--max-template-steps",
-        "Loop and macro steps the chat template may take for a request.",
-        minimum=1000,
-        maximum=1 << 40,
-    )
-    template_chars: int = setting(
-        64 << 20,
-        "--max-template-chars",
-        "Longest text the chat template may make, in characters.",
-        minimum=1024,
-        maximum=1 << 30,
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -484,8 +328,3 @@ class ServerConfig:
                     f"--share-heads must be a digest of {HEAD_DIGEST_DIGITS} hexadecimal digits as the log shows it, "
                     f"not {digest!r}"
                 )
-
-
-def _in_range(flag: str, value: int, low: int, high: int) -> None:
-    if not low <= value <= high:
-        raise ConfigError(f"{flag} must lie between {low} and {high}, not {value}")

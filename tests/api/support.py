@@ -8,7 +8,7 @@ from typing import Any
 from anchorline.api.chat import ChatCall, parse_chat
 from anchorline.api.completions import CompletionCall, parse_completion
 from anchorline.api.options import ApiContext
-from anchorline.config import Limits
+from anchorline.limits import Limits
 from tests.server.standin import ByteTokenizer
 
 MESSAGES = [{"role": "user", "content": "hi"}]

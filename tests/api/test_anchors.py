@@ -10,8 +10,8 @@ import pytest
 
 from anchorline.api.anchors import AnchorCall, anchor_position, parse_anchor, parse_change, parse_clear
 from anchorline.cache.prompt import Cut, CutKind, Prompt
-from anchorline.config import Limits
 from anchorline.errors import RequestError
+from anchorline.limits import Limits
 from tests.api.support import MESSAGES
 
 LIMITS = Limits(pin_name=5, pin_ttl_seconds=100_000)

@@ -17,8 +17,8 @@ from anchorline.api.messages import MessagesCall, in_the_words_of_messages, pars
 from anchorline.api.messages_content import convert_conversation
 from anchorline.api.messages_thinking import signature
 from anchorline.api.options import ApiContext
-from anchorline.config import Limits
 from anchorline.errors import RequestError
+from anchorline.limits import Limits
 from tests.api.support import CONTEXT
 
 USER = {"role": "user", "content": "hi"}

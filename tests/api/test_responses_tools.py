@@ -16,8 +16,8 @@ from anchorline.api.responses_tools import (
     custom_arguments,
     custom_input,
 )
-from anchorline.config import Limits
 from anchorline.errors import RequestError
+from anchorline.limits import Limits
 
 SCHEMA = {"type": "object", "properties": {"x": {"type": "integer"}}}
 ORIGINS = {

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from anchorline.api.ranges import RANGES
-from anchorline.config import Limits
 from anchorline.errors import RequestError
+from anchorline.limits import Limits
 from tests.api.support import CONTEXT, MESSAGES, chat, completion
 
 WHOLE = [name for name, allowed in RANGES.items() if allowed.whole]

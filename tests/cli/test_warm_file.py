@@ -10,8 +10,8 @@ import pytest
 
 from anchorline.cli import warm_file
 from anchorline.cli.warm_file import read_prefixes
-from anchorline.config import Limits
 from anchorline.errors import ConfigError
+from anchorline.limits import Limits
 
 SYSTEM = {"role": "system", "content": "Be brief."}
 USER = {"role": "user", "content": "hi"}

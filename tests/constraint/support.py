@@ -6,10 +6,10 @@ import random
 from collections.abc import Mapping
 from typing import Any
 
-from anchorline.config import Limits
 from anchorline.constraint.compiler import ConstraintCompiler
 from anchorline.constraint.spec import Answer, ConstraintSpec, JsonSchema
 from anchorline.constraint.vocabulary import Vocabulary
+from anchorline.limits import Limits
 from anchorline.llama.interface import TokenConstraint
 from tests.server.standin import CONTROL, ByteTokenizer
 

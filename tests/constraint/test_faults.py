@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from anchorline.config import Limits
 from anchorline.constraint import compiler as compiler_module
 from anchorline.constraint import fault
 from anchorline.constraint.compiler import ConstraintCompiler
 from anchorline.constraint.spec import Answer, Choices, ConstraintSpec, ForcedCalls, Grammar, Regex, Tool
 from anchorline.constraint.vocabulary import Vocabulary
 from anchorline.errors import RequestError
+from anchorline.limits import Limits
 from tests.constraint.support import byte_compiler, compiled, schema, takes
 from tests.server.standin import ByteTokenizer
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from anchorline.config import Limits
 from anchorline.constraint.compiler import ConstraintCompiler
 from anchorline.constraint.spec import Choices, Regex
 from anchorline.constraint.vocabulary import Vocabulary
+from anchorline.limits import Limits
 from anchorline.llama.interface import TokenConstraint
 from anchorline.llama.model import Model
 from anchorline.llama.tokenizer import LlamaTokenizer

@@ -11,13 +11,13 @@ import jsonschema
 import pytest
 
 from anchorline.cache.prompt import Cut, CutKind, Prompt
-from anchorline.config import Limits
 from anchorline.constraint.compiler import ConstraintCompiler
 from anchorline.constraint.spec import Answer, ConstraintSpec, JsonSchema, Regex
 from anchorline.constraint.vocabulary import Vocabulary
 from anchorline.engine.engine import Engine
 from anchorline.engine.request import FinishReason, GenerationRequest
 from anchorline.errors import ConstraintFailure
+from anchorline.limits import Limits
 from anchorline.llama.interface import SamplingParams, TokenConstraint
 from anchorline.llama.model import Model
 from tests.engine.exact import engine_on

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anchorline.cache.prompt import CutKind
-from anchorline.config import Limits
 from anchorline.errors import RequestError
+from anchorline.limits import Limits
 from anchorline.prompt.bounds import Budget, bounded
 from anchorline.prompt.builder import PromptBuilder
 from anchorline.prompt.cuts import RENDERS_PER_REQUEST, CutFinder

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from anchorline.config import Limits
 from anchorline.errors import ConfigError, RequestError
+from anchorline.limits import Limits
 from anchorline.prompt.bounds import PAD_LIMIT, REPEAT_LIMIT, Budget, TemplateLimit, bounded
 from anchorline.prompt.probe import TemplateTokens, probe
 from anchorline.prompt.select import select_template

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import socket
+import socketserver
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -13,8 +15,9 @@ import httpx
 import pytest
 
 from anchorline.bench.trace import read_trace
-from anchorline.config import Limits, ServerConfig
+from anchorline.config import ServerConfig
 from anchorline.errors import ConfigError
+from anchorline.limits import Limits
 from anchorline.record.proxy import passed_on, upstream_url
 from anchorline.record.recorder import NO_OBJECT, NOT_SERVED
 from tests.record.upstream import EVENTS, Upstream, recording
@@ -172,6 +175,21 @@ def test_an_upstream_that_is_down_is_named(trace: Path, path: str) -> None:
     assert answer.status_code == 502
     assert upstream_at in answer.json()["error"]["message"]
     assert recorder.left_out == {NOT_SERVED: 1}
+
+
+def test_a_status_that_there_is_not_is_a_bad_gateway(trace: Path) -> None:
+    class Odd(socketserver.StreamRequestHandler):
+        def handle(self) -> None:
+            while self.rfile.readline().strip():
+                pass
+            self.wfile.write(b"HTTP/1.1 999 Odd\r\ncontent-length: 0\r\n\r\n")
+
+    with socketserver.TCPServer(("127.0.0.1", 0), Odd) as odd:
+        threading.Thread(target=odd.handle_request, daemon=True).start()
+        with recording(f"http://127.0.0.1:{odd.server_address[1]}", trace) as (url, _):
+            answer = httpx.get(f"{url}/v1/models")
+    assert answer.status_code == 502
+    assert "its status is 999" in answer.json()["error"]["message"]
 
 
 def test_bodies_and_pages_of_other_sites_are_bounded(upstream: Upstream, upstream_at: str, trace: Path) -> None:

@@ -15,7 +15,8 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from anchorline.config import Limits, ServerConfig
+from anchorline.config import ServerConfig
+from anchorline.limits import Limits
 from anchorline.record.anonymise import Anonymiser
 from anchorline.record.proxy import recording_app, upstream_url
 from anchorline.record.recorder import Recorder

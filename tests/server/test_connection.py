@@ -16,7 +16,8 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from anchorline.config import Limits, ServerConfig
+from anchorline.config import ServerConfig
+from anchorline.limits import Limits
 from anchorline.server.connection import REFUSALS, on_loop_error
 from tests.server.support import Site, listening, site
 

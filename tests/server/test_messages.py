@@ -10,8 +10,9 @@ from typing import Any
 import httpx
 import pytest
 
-from anchorline.config import Limits, ServerConfig
+from anchorline.config import ServerConfig
 from anchorline.errors import EngineFailure
+from anchorline.limits import Limits
 from anchorline.server.connection import _refuse
 from tests.server.asgi import AsgiCall
 from tests.server.support import Site, site

@@ -15,8 +15,9 @@ import openai
 import pytest
 from openai import OpenAI
 
-from anchorline.config import EngineConfig, Limits, ServerConfig
+from anchorline.config import EngineConfig, ServerConfig
 from anchorline.engine.engine import Engine
+from anchorline.limits import Limits
 from anchorline.llama.model import Model
 from tests.support.serving import LiveServer, serving
 

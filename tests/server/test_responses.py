@@ -8,8 +8,9 @@ from typing import Any
 import httpx
 import pytest
 
-from anchorline.config import Limits, ServerConfig
+from anchorline.config import ServerConfig
 from anchorline.errors import EngineFailure
+from anchorline.limits import Limits
 from tests.server.support import Site, site
 from tests.support.responses_sdk import check_items, check_response, events_of
 

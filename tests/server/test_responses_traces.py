@@ -14,7 +14,8 @@ import pytest
 from anchorline.api.responses_request import Memory, ResponsesCall, parse_responses
 from anchorline.api.responses_store import ResponseStore
 from anchorline.bench.trace import read_trace
-from anchorline.config import EngineConfig, Limits
+from anchorline.config import EngineConfig
+from anchorline.limits import Limits
 from anchorline.llama.model import Model
 from tests.api.support import CONTEXT
 from tests.support.responses_sdk import events_of

@@ -12,8 +12,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from anchorline.api.models import FILE_TYPES
-from anchorline.config import Limits, ServerConfig
+from anchorline.config import ServerConfig
 from anchorline.engine.request import MissReason
+from anchorline.limits import Limits
 from tests.server.asgi import AsgiCall
 from tests.server.standin import ByteTokenizer
 from tests.server.support import INFO, Site, site

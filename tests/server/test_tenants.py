@@ -11,8 +11,9 @@ import httpx
 import pytest
 
 from anchorline.cache.prompt import DEFAULT_TENANT
-from anchorline.config import EngineConfig, Limits, ServerConfig
+from anchorline.config import EngineConfig, ServerConfig
 from anchorline.errors import ConfigError
+from anchorline.limits import Limits
 from anchorline.llama.model import Model
 from tests.server.support import Site, site
 from tests.server.test_tool_round_trip import ASKED, TOOLS, LiveChat

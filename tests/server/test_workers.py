@@ -15,8 +15,9 @@ from typing import Any
 
 import pytest
 
-from anchorline.config import Limits, ServerConfig
+from anchorline.config import ServerConfig
 from anchorline.errors import EngineFailure, QueueFull, RequestError
+from anchorline.limits import Limits
 from anchorline.prompt.bounds import TemplateLimit
 from anchorline.prompt.template import ChatTemplate
 from anchorline.server.workers import Workers

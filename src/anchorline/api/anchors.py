@@ -14,11 +14,11 @@ from anchorline.api.decode import decode_body
 from anchorline.api.ranges import Range, check_range
 from anchorline.cache.pinning import PinInfo
 from anchorline.cache.prompt import CutKind, Prompt
-from anchorline.config import Limits
 from anchorline.engine.commands import Cleared, Lifetime, PinListing
 from anchorline.engine.request import CallReport
 from anchorline.engine.stats import EngineStats
 from anchorline.errors import RequestError
+from anchorline.limits import Limits
 
 _SPAN = re.compile(r"(\d{1,9})([smhd])")
 _UNIT_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}

@@ -17,8 +17,8 @@ from typing import Any
 
 from anchorline.api.decode import json_type
 from anchorline.cache.prompt import CutKind, PinWish, Prompt
-from anchorline.config import Limits
 from anchorline.errors import RequestError
+from anchorline.limits import Limits
 
 TTL_SECONDS = {"5m": 300.0, "1h": 3600.0}
 MOST_MARKS = 4

@@ -12,9 +12,9 @@ from anchorline.api.options import ApiContext, CallOptions, CompletionFields, ca
 from anchorline.api.ranges import Numeric, Range, check_whole
 from anchorline.api.structured import answer_of, call_mode, chat_constraint
 from anchorline.api.thinking import check_budget, check_effort, check_reasoning_format, template_kwargs
-from anchorline.config import Limits
 from anchorline.constraint.spec import ConstraintSpec
 from anchorline.errors import RequestError
+from anchorline.limits import Limits
 from anchorline.output.format import CallMode
 
 _TOOL_CHOICES = ("none", "auto", "required")

@@ -19,8 +19,8 @@ from anchorline.api.messages_tools import convert_tool_choice, convert_tools
 from anchorline.api.options import ApiContext
 from anchorline.api.ranges import Numeric, Range, check_whole
 from anchorline.api.sampling import SamplingFields
-from anchorline.config import Limits
 from anchorline.errors import RequestError
+from anchorline.limits import Limits
 
 _MAX_TOKENS = Range(low=0, high=2**63 - 1, whole=True)
 _OTHER_NAMES = (

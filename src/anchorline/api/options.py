@@ -9,8 +9,8 @@ import msgspec
 from anchorline.api.ranges import Numeric, Range, check_whole
 from anchorline.api.sampling import check_string, check_strings, sampling_params
 from anchorline.api.structured import ConstraintFields
-from anchorline.config import Limits
 from anchorline.errors import PromptTooLong, RequestError
+from anchorline.limits import Limits
 from anchorline.llama.interface import SamplingParams, Tokenizer
 
 

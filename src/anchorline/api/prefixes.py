@@ -7,8 +7,8 @@ from typing import Any
 from anchorline.api.chat import ChatPrompt, parse_apply_template
 from anchorline.api.messages import parse_count_tokens
 from anchorline.api.responses_request import parse_responses_prompt
-from anchorline.config import Limits
 from anchorline.errors import RequestError
+from anchorline.limits import Limits
 from anchorline.prompt.messages import normalise_messages, system_count
 
 CHAT, MESSAGES, RESPONSES = "/v1/chat/completions", "/v1/messages", "/v1/responses"

@@ -19,8 +19,8 @@ from anchorline.api.responses_object import Echo
 from anchorline.api.responses_store import ResponseStore, StoredResponse
 from anchorline.api.responses_tools import ToolOrigin, chat_tool_choice, chat_tools
 from anchorline.api.sampling import SamplingFields
-from anchorline.config import Limits
 from anchorline.errors import RequestError
+from anchorline.limits import Limits
 
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 METADATA_ENTRIES, METADATA_KEY_CHARACTERS, METADATA_VALUE_CHARACTERS = 16, 64, 512

@@ -16,8 +16,8 @@ from typing import Any
 import msgspec
 
 from anchorline.api.decode import json_type
-from anchorline.config import Limits
 from anchorline.errors import RequestError
+from anchorline.limits import Limits
 
 TOOL_CHOICES = ("none", "auto", "required")
 CUSTOM_ARGUMENT = "input"

@@ -9,8 +9,8 @@ import msgspec
 
 from anchorline.api.decode import json_type
 from anchorline.api.ranges import Numeric, check_range, check_whole
-from anchorline.config import Limits
 from anchorline.errors import RequestError
+from anchorline.limits import Limits
 from anchorline.llama.interface import SamplingParams, Tokenizer
 
 _RANDOM_SEED = 2**32 - 1

@@ -86,7 +86,7 @@ class Pinning:
                 kind = PinKind.CONVERSATION
             granted = self._grant(prompt, wish, kind, now)
             if isinstance(granted, PinRefusal) and saved_tokens >= len(prompt):
-                self.pins.refuse(granted, f"{kind} of {wish.position} tokens")
+                self.pins.refuse(granted, kind, wish.position)
 
     def _pin_head(self, prompt: Prompt, head: int, now: float) -> None:
         segment = self.place(prompt, head)
@@ -94,7 +94,7 @@ class Pinning:
             return
         made = self.pins.pin(self._order(prompt, segment, PinKind.HEAD), now)
         if isinstance(made, PinRefusal):
-            self.pins.refuse(made, f"head of {head} tokens")
+            self.pins.refuse(made, PinKind.HEAD, head)
 
     def _grant(self, prompt: Prompt, wish: PinWish, kind: PinKind, now: float) -> Pin | PinRefusal:
         segment = self.place(prompt, wish.position)
@@ -125,7 +125,7 @@ class Pinning:
     def not_kept(self, order: AnchorOrder) -> Conflict:
         """The error for an anchor that was prefilled and is not there."""
         absence = self.match(order.prompt, order.prompt.tokens).absence
-        self.pins.refuse(PinRefusal.NOT_KEPT, f"anchor of {order.position} tokens")
+        self.pins.refuse(PinRefusal.NOT_KEPT, PinKind.EXPLICIT, order.position)
         why = "" if absence is None else f" ({absence})"
         message = f"the anchor of {order.position} tokens was prefilled, but could not be kept{why}"
         return Conflict(message, code="anchor_not_kept")
@@ -144,7 +144,7 @@ class Pinning:
 
     def _no_room(self, reason: PinRefusal, order: AnchorOrder, *, needed_bytes: int) -> Conflict:
         """The error for an anchor that does not fit beside the explicit pins; of those, it names the tenant's own."""
-        self.pins.refuse(reason, f"anchor of {order.position} tokens")
+        self.pins.refuse(reason, PinKind.EXPLICIT, order.position)
         firm = self.pins.firm()
         held_bytes = pinned_bytes(pin.segment for pin in firm)
         limit_bytes = self.pins.limit_bytes

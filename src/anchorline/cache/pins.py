@@ -177,7 +177,7 @@ class Pins:
             )
             held.segment.pins += 1
             self._pins[held.id] = held
-            log.log(_level(held), "pinned %s", describe(held))
+            log.log(_level(held.kind), "pinned %s", describe(held))
         elif held.segment is not order.segment:
             held.segment.pins -= 1
             held.segment = order.segment
@@ -202,10 +202,10 @@ class Pins:
         log.info("changed %s", describe(pin))
         return pin
 
-    def refuse(self, reason: PinRefusal, what: str) -> None:
+    def refuse(self, reason: PinRefusal, kind: PinKind, tokens: int) -> None:
         """Count and log a pin that was not made."""
         self.refused[reason] += 1
-        log.info("not pinned: %s: %s", what, reason)
+        log.log(_level(kind), "not pinned (%s): %s of %d tokens", reason, kind, tokens)
 
     def _make_place(self, order: PinOrder) -> list[Pin] | PinRefusal:
         """The pins that go so that ``order`` fits, or why it cannot fit."""
@@ -280,7 +280,7 @@ class Pins:
         del self._pins[pin.id]
         pin.segment.pins -= 1
         self.ended[reason] += 1
-        log.log(_level(pin), "unpinned (%s) %s", reason, describe(pin))
+        log.log(_level(pin.kind), "unpinned (%s) %s", reason, describe(pin))
 
 
 def describe(pin: Pin) -> str:
@@ -344,6 +344,6 @@ def _strengthen(pin: Pin, order: PinOrder) -> None:
         pin.ttl_seconds = max(pin.ttl_seconds, order.ttl_seconds)
 
 
-def _level(pin: Pin) -> int:
+def _level(kind: PinKind) -> int:
     """Heads come and go with every agent."""
-    return logging.DEBUG if pin.kind is PinKind.HEAD else logging.INFO
+    return logging.DEBUG if kind is PinKind.HEAD else logging.INFO

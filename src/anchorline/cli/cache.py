@@ -19,7 +19,8 @@ from anchorline.cli.suggest import Refusal, SuggestingCommand, SuggestingGroup
 from anchorline.cli.tables import plain_console, printable, show_table
 from anchorline.cli.values import format_size
 from anchorline.cli.warm_file import read_prefixes
-from anchorline.config import Limits, ServerConfig
+from anchorline.config import ServerConfig
+from anchorline.limits import Limits
 
 DEFAULT_URL = f"http://{ServerConfig().host}:{ServerConfig().port}"
 FOREVER = "none"

@@ -14,7 +14,8 @@ from anchorline.cli.logs import set_up_logging
 from anchorline.cli.options import SettingOption, options_of
 from anchorline.cli.suggest import SuggestingCommand
 from anchorline.cli.values import SizeType, format_size
-from anchorline.config import Limits, ServerConfig
+from anchorline.config import ServerConfig
+from anchorline.limits import Limits
 from anchorline.record.anonymise import Anonymiser
 from anchorline.record.proxy import recording_app, upstream_url
 from anchorline.record.recorder import Recorder

@@ -18,8 +18,8 @@ import msgspec
 from anchorline.api.decode import json_type
 from anchorline.api.prefixes import anchor_body, path_of
 from anchorline.bench.trace import TraceEntries
-from anchorline.config import Limits
 from anchorline.errors import ConfigError, RequestError
+from anchorline.limits import Limits
 
 FILE_LIMIT_BYTES = 256 << 20
 

@@ -9,7 +9,6 @@ from typing import Any
 
 from llguidance import LLMatcher, LLParserLimits
 
-from anchorline.config import Limits
 from anchorline.constraint.fault import locate, show
 from anchorline.constraint.grammar import CallTags, grammar_of, grammar_of_part
 from anchorline.constraint.matcher import CompiledConstraint
@@ -17,6 +16,7 @@ from anchorline.constraint.multiples import MOST_REMAINDERS, too_many_remainders
 from anchorline.constraint.spec import Answer, ConstraintSpec, JsonSchema, OfferedCalls, Reasoning
 from anchorline.constraint.vocabulary import Vocabulary
 from anchorline.errors import ConstraintFailure, RequestError
+from anchorline.limits import Limits
 from anchorline.prompt.memo import ByteMemo
 
 _NOISE = re.compile(r"^at \d+\(\d+\): (?:failed to compile JSON schema: )?")

@@ -15,8 +15,8 @@ from anchorline.api.messages_tools import convert_tools
 from anchorline.api.responses_input import chat_messages, input_items
 from anchorline.api.responses_tools import chat_tools
 from anchorline.bench.trace import TraceRequest
-from anchorline.config import Limits
 from anchorline.errors import RequestError
+from anchorline.limits import Limits
 from anchorline.prompt.messages import normalise_messages
 
 

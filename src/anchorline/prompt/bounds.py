@@ -24,8 +24,8 @@ from jinja2.nodes import EvalContext
 from jinja2.runtime import Context
 from jinja2.visitor import NodeTransformer
 
-from anchorline.config import Limits
 from anchorline.errors import RequestError
+from anchorline.limits import Limits
 
 REPEAT_LIMIT = 1 << 20
 """Longest list a template may build, longest text of ``*``, and largest exponent base and power."""

@@ -18,8 +18,9 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from anchorline.api.errors import ApiError
-from anchorline.config import Limits, ServerConfig
+from anchorline.config import ServerConfig
 from anchorline.errors import AnchorlineError, ConfigError
+from anchorline.limits import Limits
 from anchorline.record.recorder import TRACE_PATHS, Recorder
 from anchorline.server.access import AccessGuard
 from anchorline.server.body import read_body
@@ -138,6 +139,8 @@ class Answer:
                 await self._pass_on(response)
 
     async def _pass_on(self, response: httpx.Response) -> None:
+        if not 200 <= response.status_code <= 599:
+            raise httpx.RemoteProtocolError(f"its status is {response.status_code}")
         self.status, self.started = response.status_code, True
         headers = passed_on(response.headers.raw, besides=(b"date",))  # the client's connection dates answers
         await self._send({"type": "http.response.start", "status": response.status_code, "headers": headers})

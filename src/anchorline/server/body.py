@@ -8,8 +8,8 @@ import codecs
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
-from anchorline.config import Limits
 from anchorline.errors import BodyTooLarge
+from anchorline.limits import Limits
 
 
 async def read_body(request: Request, *, limits: Limits) -> bytes:

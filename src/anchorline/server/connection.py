@@ -16,7 +16,7 @@ from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from anchorline.api.errors import ApiError
-from anchorline.config import Limits
+from anchorline.limits import Limits
 from anchorline.server.responses import error_response
 
 logger = logging.getLogger("anchorline.server")

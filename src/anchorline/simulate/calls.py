@@ -10,8 +10,8 @@ from datetime import datetime
 from anchorline.api.chat import parse_apply_template
 from anchorline.bench.trace import Trace, TraceRequest
 from anchorline.cache.prompt import Prompt
-from anchorline.config import Limits
 from anchorline.errors import ConfigError, RequestError
+from anchorline.limits import Limits
 from anchorline.llama.model import Model
 from anchorline.prompt.builder import PromptBuilder
 from anchorline.prompt.select import select_template, template_tokens
