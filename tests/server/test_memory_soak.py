@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import random
-from pathlib import Path
 
 import pytest
 
 from anchorline.bench.client import Client
+from anchorline.bench.long_sessions import process_bytes
 from anchorline.bench.process import start_anchorline
 
 MIB = 1 << 20
 SLACK_MIB = 6
 """For Python's own heap and pages of 2 MiB that are used in part."""
 OTHERS = ("llama", "qwen35")
-
-
-def resident_bytes(pid: int) -> int:
-    fields = Path(f"/proc/{pid}/status").read_text().splitlines()
-    (line,) = [line for line in fields if line.startswith("VmRSS:")]
-    return int(line.split()[1]) * 1024
 
 
 def evictions(client: Client) -> float:
@@ -38,7 +32,7 @@ def soak(architecture: str, *, prompts: int, prompt_tokens: int, budget_mib: int
         for _ in range(prompts):
             ids = draw.choices(range(500), k=prompt_tokens)
             client.post("/v1/completions", {"prompt": ids, "max_tokens": 4})
-            resident.append(resident_bytes(server.pid))
+            resident.append(process_bytes(server.pid, "VmRSS"))
         return resident, evictions(client)
 
 

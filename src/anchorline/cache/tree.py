@@ -173,7 +173,6 @@ class SegmentTree:
         """Ids of ghosts, each ghost counted as at least GHOST_TOKENS_MIN: what they cost in memory."""
         self.kept: dict[Segment, None] = {}
         """The nodes with rows, in the order they were kept; eviction looks at no others, however many there are."""
-        self.kept_tokens = 0
         self.states = 0
         self.state_bytes = 0
         self._ghost_tokens_limit = ghost_tokens_limit
@@ -302,7 +301,6 @@ class SegmentTree:
         node.rows = rows.view(int(node.tokens.size))
         node.absence = None
         self.kept[node] = None
-        self.kept_tokens += int(node.tokens.size)
         self.ghost_tokens -= _ghost_cost(node)
 
     def replace_rows(self, nodes: Sequence[Segment], rows: Rows) -> None:
@@ -354,7 +352,6 @@ class SegmentTree:
         node.rows = None
         node.absence = reason
         del self.kept[node]
-        self.kept_tokens -= int(node.tokens.size)
         self.ghost_tokens += _ghost_cost(node)
 
     def touch(self, nodes: Sequence[Segment], call_class: CallClass) -> None:

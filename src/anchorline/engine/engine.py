@@ -308,7 +308,6 @@ class Engine:
             eviction=self._config.eviction,
             host_segments=len(cache.tree.kept),
             host_tokens_by_class=cache.tree.tokens_by_class(),
-            host_tokens=cache.tree.kept_tokens,
             host_states=cache.tree.states,
             host_state_bytes=cache.tree.state_bytes,
             pin_budget_bytes=cache.pins.limit_bytes,

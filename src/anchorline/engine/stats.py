@@ -43,8 +43,6 @@ class EngineStats:
     host_segments: int = 0
     host_tokens_by_class: Mapping[CallClass, int] = field(default_factory=dict)
     """Tokens of those segments by the highest class of the calls that held them."""
-    host_tokens: int = 0
-    """Tokens of the segments, each counted once however many histories share it."""
     host_states: int = 0
     host_state_bytes: int = 0
     """Part of ``host_used_bytes``; the rest is rows."""
@@ -57,3 +55,8 @@ class EngineStats:
     """Pins that were not made, by reason (``PinRefusal``). A copy."""
     cache: CacheCounters = field(default_factory=CacheCounters)
     """A copy, never changed."""
+
+    @property
+    def host_tokens(self) -> int:
+        """Tokens of the segments, each counted once however many histories share it."""
+        return sum(self.host_tokens_by_class.values())

@@ -9,12 +9,13 @@ from datetime import datetime
 
 from anchorline.api.chat import parse_apply_template
 from anchorline.bench.trace import Trace, TraceRequest
-from anchorline.cache.prompt import Prompt
+from anchorline.cache.prompt import DEFAULT_TENANT, Prompt
 from anchorline.errors import ConfigError, RequestError
 from anchorline.limits import Limits
 from anchorline.llama.model import Model
 from anchorline.prompt.builder import PromptBuilder
 from anchorline.prompt.select import select_template, template_tokens
+from anchorline.server.prepare import build_chat
 
 RECORDED_NOW = datetime(2026, 1, 1)
 """The time that templates show."""
@@ -44,14 +45,7 @@ class PromptSource:
     def prompt(self, request: TraceRequest) -> Prompt:
         """Raises RequestError when the body cannot be rendered."""
         asked, _ = parse_apply_template(json.dumps(request.body).encode(), limits=Limits())
-        return self._builder.chat(
-            asked.messages,
-            tools=asked.tools,
-            add_generation_prompt=asked.add_generation_prompt,
-            template_kwargs=asked.template_kwargs,
-            effort=asked.effort,
-            continue_final=asked.continue_final,
-        ).prompt
+        return build_chat(asked, self._builder, tenant=DEFAULT_TENANT).prompt
 
 
 def one_after_another(trace: Trace, source: PromptSource) -> list[SimulatedCall]:
