@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import signal
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -11,7 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 import msgspec
@@ -24,7 +23,7 @@ from anchorline.cli.banner import announce
 from anchorline.cli.logs import FORMATS as LOG_FORMATS
 from anchorline.cli.logs import LEVELS, set_up_logging
 from anchorline.cli.options import SettingOption, build, options_of
-from anchorline.cli.signals import handle_with, leave_at_once
+from anchorline.cli.signals import end_at_once_on_signals, leave_at_once
 from anchorline.cli.suggest import SuggestingCommand
 from anchorline.cli.values import format_size
 from anchorline.cli.warm_file import read_prefixes
@@ -128,14 +127,14 @@ def settings_from(values: dict[str, Any]) -> Settings:
     )
 
 
-def run(settings: Settings) -> None:
-    """Load, serve until SIGTERM or SIGINT, and free everything.
+def run(settings: Settings) -> NoReturn:
+    """Load, serve until SIGTERM or SIGINT, free everything, and end the process with exit code 0.
 
     While it loads, a signal ends the process as it ends any other.
     """
     rules = None if settings.server.script is None else read_rules(settings.server.script)
     orders = warm_orders(settings.server)
-    handle_with(signal.SIG_DFL)  # Python's own handler would wait for llama.cpp to have loaded
+    end_at_once_on_signals()  # Python's own handler would wait for llama.cpp to have loaded
     machine.allow_open_files(connections=settings.server.limits.connections)
     warn_of_large_cache(settings.engine, ram_bytes=machine.total_ram_bytes())
     # Bound before the model is loaded: a busy port must not cost a minute of loading.
@@ -164,11 +163,11 @@ def run(settings: Settings) -> None:
             )
         finally:
             engine.close()
-        if not state.workers.close(timeout_seconds=WORKERS_SECONDS):
-            leave_at_once()  # a thread still uses the model, and nothing ends it
-        runtime.close()
-        model.close()
-    handle_with(signal.SIG_IGN)  # the interpreter would end its own end with the signal's exit code
+        # Otherwise a thread still uses the model, and nothing ends it.
+        if state.workers.close(timeout_seconds=WORKERS_SECONDS):
+            runtime.close()
+            model.close()
+    leave_at_once()
 
 
 def warm_orders(config: ServerConfig) -> list[WarmOrder]:

@@ -22,14 +22,19 @@ def end_in_order_on(*numbers: signal.Signals) -> None:
         signal.signal(number, leave)
 
 
-def handle_with(handler: signal.Handlers) -> None:
-    """Let SIGTERM and SIGINT do what the system does by default, or nothing."""
+def end_at_once_on_signals() -> None:
+    """Let SIGTERM and SIGINT do what the system does by default."""
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, handler)
+        signal.signal(number, signal.SIG_DFL)
 
 
 def leave_at_once() -> NoReturn:
-    """End the process with exit code 0 without freeing anything, since threads that cannot be ended still run."""
+    """End the process with exit code 0, without the interpreter's own end.
+
+    That end would wait for threads which cannot be ended, and give the signals their defaults back, so that
+    one more of them changed the exit code. To ignore them before is no way out: of a signal that comes while
+    that is set, Python prints that it was ignored.
+    """
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()
