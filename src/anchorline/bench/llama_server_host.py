@@ -2,7 +2,7 @@
 
 Run by path with a Python that has xllamacpp and perhaps nothing else, so it imports only that and the
 standard library. Usage: llama_server_host.py JSON with model, context_tokens, parallel, threads, gpu_layers,
-cache_ram_mib.
+flash_attention (on, off or auto), cache_ram_mib.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ def main() -> None:
     params.cpuparams.n_threads = settings["threads"]
     params.cpuparams_batch.n_threads = settings["threads"]
     params.n_gpu_layers = settings["gpu_layers"]
+    params.flash_attn_type = {"auto": -1, "off": 0, "on": 1}[settings["flash_attention"]]
     params.cache_prompt = True
     if settings["cache_ram_mib"] is not None:
         params.cache_ram_mib = settings["cache_ram_mib"]

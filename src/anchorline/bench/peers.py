@@ -27,6 +27,8 @@ class PeerSettings:
     parallel: int = 4
     threads: int = 1
     gpu_layers: int = 0
+    flash_attention: str = "auto"
+    """``on``, ``off`` or ``auto``."""
     cache_ram_mib: int | None = None
     """Of its RAM cache; None leaves it at its default of 8192."""
 
@@ -43,6 +45,7 @@ class LlamaServer:
             "parallel": settings.parallel,
             "threads": settings.threads,
             "gpu_layers": settings.gpu_layers,
+            "flash_attention": settings.flash_attention,
             "cache_ram_mib": settings.cache_ram_mib,
         }
         environment = {**os.environ, "OMP_WAIT_POLICY": "passive"}

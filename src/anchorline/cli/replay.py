@@ -50,9 +50,17 @@ class ReplayFailed(AnchorlineError):
 @click.option("--url", default=None, help="Replay against this server, which must be fresh, instead of starting one.")
 @click.option("--reference-url", default=None, help="Compare answers with this server (--url's twin with --no-cache).")
 @click.option("--model", default="smollm2", show_default=True, help="A GGUF file, 'smollm2' or 'test:ARCH'.")
-@click.option("--layers", type=click.IntRange(1), default=None, help="Keep only this many layers of the model file.")
+@click.option("--layers", type=click.IntRange(1), default=None, help="Keep only this many layers of the model.")
 @click.option(
     "--ctx", "context_tokens", type=click.IntRange(256, 1 << 20), default=65536, show_default=True, help="As for serve."
+)
+@click.option(
+    "--flash-attn",
+    "flash_attention",
+    type=click.Choice(["on", "off", "auto"]),
+    default="auto",
+    show_default=True,
+    help="Flash attention of each server. Without it, CPUs read long prompts faster.",
 )
 @click.option("--serve-args", default="", help="More options for 'anchorline serve', as one string.")
 @click.option(

@@ -24,6 +24,7 @@ class Options:
     model: str
     layers: int | None
     context_tokens: int
+    flash_attention: str
     serve_args: tuple[str, ...]
     compare: bool
     compare_every: int
@@ -51,25 +52,26 @@ class ModelFiles:
 
 
 def prepare_model(options: Options, folder: Path) -> ModelFiles:
-    """What each server loads; a test model is written to a file only for the peer."""
+    """What each server loads; a test model is written to a file only for the peer, or to be cut."""
     if not options.model.startswith(TEST_PREFIX):
         if options.url is not None and options.peer is None:
             return ModelFiles(served=options.model, peer=None)
         path = bench_model(options.model, folder=folder, layers=options.layers, context_tokens=options.context_tokens)
         return ModelFiles(served=str(path), peer=path)
-    if options.layers is not None:
-        raise ConfigError("--layers cuts a model file; a test model has none")
     if options.context_tokens > testmodel.MAX_CONTEXT:
         raise ConfigError(
             f"--ctx must be at most {testmodel.MAX_CONTEXT} for a test model, not {options.context_tokens}"
         )
-    if options.peer is None:
+    if options.peer is None and options.layers is None:
         return ModelFiles(served=options.model, peer=None)
     path = folder / "test-model.gguf"
     loaded = load_model(ModelConfig(model=options.model, test_context=options.context_tokens))
     testmodel.save(loaded.handle, path)
     loaded.close()
-    return ModelFiles(served=options.model, peer=path)
+    if options.layers is None:
+        return ModelFiles(served=options.model, peer=path)
+    path = bench_model(str(path), folder=folder, layers=options.layers, context_tokens=options.context_tokens)
+    return ModelFiles(served=str(path), peer=path)
 
 
 def start_server(stack: ExitStack, options: Options, model: ModelFiles, *more: str) -> str:
@@ -82,6 +84,8 @@ def start_server(stack: ExitStack, options: Options, model: ModelFiles, *more: s
         str(options.threads),
         "--parallel",
         str(options.parallel),
+        "--flash-attn",
+        options.flash_attention,
         "--log-level",
         "warning",
     ]
@@ -102,6 +106,7 @@ def start_peer(stack: ExitStack, options: Options, model: ModelFiles) -> LlamaSe
         context_tokens=options.context_tokens,
         parallel=options.parallel,
         threads=options.threads,
+        flash_attention=options.flash_attention,
         cache_ram_mib=options.peer_cache_ram_mib,
     )
     return stack.enter_context(LlamaServer(settings, python=options.peer_python))
