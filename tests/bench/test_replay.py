@@ -119,7 +119,8 @@ def test_the_command_judges_and_reports(session: Trace, tmp_path: Path) -> None:
     path = tmp_path / "session.jsonl"
     lines = [{"t": 0, "t_end": 0, "path": r.path, "body": r.body} for r in session.requests]
     path.write_text("\n".join(json.dumps(line) for line in lines))
-    common = ["replay", str(path), "--model", "test:llama", "--ctx", "4096", "--limit", "3", "--json", "--serve-args"]
+    model = ["--model", "test:llama", "--layers", "2", "--flash-attn", "off", "--ctx", "4096"]
+    common = ["replay", str(path), *model, "--limit", "3", "--json", "--serve-args"]
     good = CliRunner().invoke(cli, [*common, "--cache-ram 64m"])
     assert good.exit_code == 0
     (report,) = json.loads(good.stdout)
@@ -133,7 +134,7 @@ def test_the_command_judges_and_reports(session: Trace, tmp_path: Path) -> None:
     ("arguments", "named"),
     [
         (("--peer", "llama-server", "--peer-python", "/no/such/python"), "--peer-python"),
-        (("--layers", "2", "--model", "test:llama"), "--layers"),
+        (("--layers", "5", "--model", "test:llama"), "has 4 layers; 5 cannot be kept"),
         (("--model", "/no/such.gguf"), "/no/such.gguf"),
         (("--model", "test:llama", "--ctx", "200000"), "--ctx"),
         (("--at-once", "--compare-no-cache"), "--compare-no-cache"),

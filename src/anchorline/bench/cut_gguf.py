@@ -5,14 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from anchorline.errors import AnchorlineError
+from anchorline.errors import AnchorlineError, ConfigError
 
 
 def cut_layers(source: Path, target: Path, *, layers: int = 2, context_tokens: int | None = None) -> None:
     """Write to ``target`` the GGUF ``source`` with only its first ``layers`` layers.
 
     ``context_tokens`` replaces the training context. Everything else is copied as it is, weights
-    byte for byte. Raises AnchorlineError when the gguf package is missing or ``source`` has fewer layers.
+    byte for byte. Raises AnchorlineError when the gguf package is missing, and ConfigError when ``source``
+    has fewer layers.
     """
     try:
         import gguf
@@ -23,7 +24,7 @@ def cut_layers(source: Path, target: Path, *, layers: int = 2, context_tokens: i
     count_key = f"{architecture}.block_count"
     total: int = reader.fields[count_key].contents()
     if not 1 <= layers <= total:
-        raise AnchorlineError(f"{source} has {total} layers; {layers} cannot be kept")
+        raise ConfigError(f"{source.name} has {total} layers; {layers} cannot be kept")
     replaced = {count_key: layers}
     if context_tokens is not None:
         replaced[f"{architecture}.context_length"] = context_tokens
