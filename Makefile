@@ -11,7 +11,7 @@ STAMP := .venv/.anchorline-setup
 export SKIP_LLAMA LLAMA_WHEEL_INDEX
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve demo agents lint types imports tests test test-long bench-replay bench-peers bench-warm-turn bench-decode bench-constrained bench-arena bench-chain bench-long bench-seal clean
+.PHONY: help setup serve demo agents lint types imports tests test test-long bench-replay bench-peers bench-warm-turn bench-decode bench-constrained bench-arena bench-chain bench-long bench-seal bench-rewrites clean
 
 help: ## List the targets.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -70,6 +70,9 @@ bench-peers: $(STAMP) ## The same replay with llama-server beside it (first: .ve
 
 bench-warm-turn: $(STAMP) ## TTFT of a warm turn against prefilling only its delta.
 	@OMP_WAIT_POLICY=passive $(BIN)/python -m anchorline.bench.warm_turn $(ARGS)
+
+bench-rewrites: $(STAMP) ## Tokens prefilled of sessions whose head changes, with each rewrite and without.
+	@OMP_WAIT_POLICY=passive $(BIN)/python benchmarks/rewrites.py $(ARGS)
 
 bench-decode: $(STAMP) ## The engine's time per token against a bare llama_decode loop.
 	@OMP_WAIT_POLICY=passive $(BIN)/python benchmarks/decode_step.py $(ARGS)

@@ -294,6 +294,22 @@ class ServerConfig:
         "--tool-format",
         "How the model writes reasoning and tool calls; found from the chat template when not given.",
     )
+    float_volatile: bool = setting(
+        False,
+        "--float-volatile",
+        "Say lines of the system prompt that change by themselves, such as clocks, behind the newest user message "
+        "instead; changes what the model reads (docs/rewrites.md).",
+    )
+    canonical_tools: bool = setting(
+        False,
+        "--canonical-tools",
+        "Show tools and the keys of their schemas in one order, however they are sent; changes what the model reads.",
+    )
+    pin_date: bool = setting(
+        False,
+        "--pin-date",
+        "Let the chat template's clock stand still within a conversation; changes what the model reads.",
+    )
     warm: tuple[str, ...] = setting(
         (),
         "--warm",

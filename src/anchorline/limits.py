@@ -107,6 +107,13 @@ class Limits:
     turn_bytes: int = setting(
         64 << 20, "--max-turn-bytes", "Memory for those turns, in bytes.", minimum=1 << 16, maximum=1 << 40
     )
+    rewrite_bytes: int = setting(
+        4 << 20,
+        "--max-rewrite-bytes",
+        "Memory for what --float-volatile has moved, and as much for the dates of --pin-date, in bytes.",
+        minimum=0,
+        maximum=1 << 32,
+    )
     pin_ttl_seconds: float = setting(
         31 * 86400.0,
         "--max-pin-ttl",

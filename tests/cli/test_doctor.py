@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import signal
+import sys
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from click.testing import CliRunner, Result
 
+from anchorline.bench.process import ServerProcess
 from anchorline.bench.trace import CHAT_PATH, read_trace
 from anchorline.cli.main import cli
+from anchorline.config import ServerConfig
 from anchorline.doctor.comparison import Kind
 from anchorline.doctor.requests import read_request
 from anchorline.doctor.wording import REMEDIES, TITLES
 from anchorline.llama.model import Model
 from tests.doctor.traffic import Body, clean, clock_in_system, side_call
+from tests.record.upstream import Upstream
+from tests.server.support import free_port, listening
 
 DOCS = (Path(__file__).parents[2] / "docs" / "doctor.md").read_text()
 
@@ -93,6 +102,63 @@ def test_what_cannot_be_read_is_left_out_and_named(tmp_path: Path) -> None:
     assert "Request 0 was left out: /v1/embeddings is no chat call" in doctor("--no-model", path).output
 
 
+def test_what_a_rewrite_would_spare_is_said(spoiled: Path) -> None:
+    (found,) = report("--no-model", spoiled)
+    saved = {saving["flag"]: saving["tokens"] for saving in found["savings"]}
+    assert saved["--float-volatile"] > 0
+    said = " ".join(doctor("--no-model", spoiled).output.split())
+    assert f"With --float-volatile a server would prefill {saved['--float-volatile']:,} tokens less" in said
+
+
+def test_live_findings_are_told_as_they_come_and_nothing_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    bodies = clean()[:3]
+    clock_in_system(bodies)
+    with listening(Upstream().app, ServerConfig(port=0)) as upstream:
+        said = live(upstream, [(CHAT_PATH, body) for body in bodies] + [("/v1/completions", {"prompt": "x"})])
+    assert "Request 1: the system prompt (message 0, line 2, byte 31) holds a clock: “14:00:11” became" in said
+    assert said.count(REMEDIES[Kind.CLOCK]) == 1
+    assert said.index("Request 2: the system prompt") < said.index("3 calls read")
+    assert "1 call left out: the doctor cannot read it" in said
+    assert re.search(r"1 a clock in the prompt +2 ", said)
+    assert list(tmp_path.iterdir()) == []
+
+
+def live(upstream: str, calls: list[tuple[str, Body]]) -> str:
+    """What ``doctor --live`` in front of a server said by the time that it was interrupted, on one line."""
+    command = [sys.executable, "-m", "anchorline", "doctor", "--no-model", "--live", upstream, "--port", "0"]
+    with ServerProcess(["sh", "-c", 'exec "$0" "$@" 1>&2', *command], kept_lines=1000) as process:
+        url = process.wait_until_listening()
+        for path, body in calls:
+            httpx.post(url + path, json=body)
+        os.kill(process.pid, signal.SIGINT)
+        assert process.wait() == 0
+        return " ".join("\n".join(process.lines).split())
+
+
+@pytest.mark.parametrize("also", [["--json"], ["--fail-on-findings"], ["a trace"]])
+def test_live_goes_with_nothing_that_is_for_traces(spoiled: Path, also: list[str]) -> None:
+    result = doctor("--live", "http://127.0.0.1:1", *(str(spoiled) if each == "a trace" else each for each in also))
+    assert result.exit_code == 2
+    assert "--live goes with neither" in result.output
+
+
+def test_something_has_to_be_read() -> None:
+    result = doctor()
+    assert result.exit_code == 2
+    assert "TRACE" in result.output
+
+
+def test_live_in_front_of_itself_is_refused() -> None:
+    port = free_port()
+    result = doctor("--no-model", "--live", f"http://127.0.0.1:{port}", "--port", port)
+    assert result.exit_code == 2
+    assert "--live" in result.output
+    assert "itself listens" in result.output
+
+
 def test_a_broken_line_is_named(tmp_path: Path) -> None:
     path = tmp_path / "broken.jsonl"
     path.write_text("{}\n")
@@ -115,5 +181,5 @@ def test_every_kind_is_described(kind: Kind) -> None:
 
 
 def test_every_flag_is_described() -> None:
-    for flag in ("--model", "--no-model", "--json", "--fail-on-findings"):
+    for flag in ("--model", "--no-model", "--json", "--fail-on-findings", "--live", "--port"):
         assert f"`{flag}" in DOCS

@@ -201,6 +201,14 @@ def test_a_config_checks_itself_too() -> None:
         EngineConfig(parallel=0).validate()
 
 
+@pytest.mark.parametrize("flag", ["--float-volatile", "--pin-date"])
+def test_exact_prompts_depend_on_nothing_that_was_asked_before(flag: str) -> None:
+    code, output = run("serve", "test:llama", "--port", "0", "--exact", flag)
+    assert code == 2
+    assert flag in output
+    assert "--exact" in output
+
+
 @pytest.mark.parametrize("flag", ["--api-key", "--host", "--alias", "--chat-template", "--allowed-host"])
 @pytest.mark.parametrize("value", ["", " "])
 def test_a_text_that_is_empty_is_refused_by_its_flag(flag: str, value: str) -> None:

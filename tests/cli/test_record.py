@@ -17,7 +17,7 @@ from anchorline.cli.main import cli
 from anchorline.cli.record import RECORDING, SERVER
 from anchorline.config import ServerConfig
 from tests.record.upstream import Upstream
-from tests.server.support import listening
+from tests.server.support import free_port, listening
 
 PAGE = (Path(__file__).parents[2] / "docs" / "record.md").read_text()
 
@@ -58,6 +58,15 @@ def test_what_cannot_be_done_is_named(
     assert result.exit_code == 2
     assert named in result.output
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_recording_of_itself_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    out, port = tmp_path / "trace.jsonl", free_port()
+    arguments = ["record", "--upstream", f"http://localhost:{port}/v1", "--port", str(port), "--out", str(out)]
+    result = CliRunner().invoke(cli, arguments)
+    assert result.exit_code == 2
+    assert f"--upstream http://localhost:{port}/ is where this command itself listens" in result.output
+    assert not out.exists()
 
 
 def test_every_option_is_documented() -> None:

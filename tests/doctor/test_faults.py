@@ -161,6 +161,15 @@ def test_tools_behind_the_system_prompt_are_lost_with_it() -> None:
     assert behind - in_front == tools
 
 
+def test_tools_that_are_left_out_once_are_found_though_they_stand_nowhere() -> None:
+    bodies = clean()
+    for body in bodies[3:]:
+        del body["tools"]
+    (finding,) = diagnosis_of(bodies).findings
+    assert finding.kind is Kind.TOOLS_CHANGED
+    assert [each.request for each in finding.occurrences] == [3]
+
+
 def test_a_side_call_costs_all_of_its_prompt_the_first_time() -> None:
     bodies = clean()
     side_call(bodies)

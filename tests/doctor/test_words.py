@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anchorline.doctor.textdiff import text_diff
-from anchorline.doctor.volatile import Volatile, masked
+from anchorline.prompt.volatile import Volatile, masked
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from anchorline.output.format import CallMode, ReplyContext
 from anchorline.output.formats import FORMATS
 from anchorline.output.reply import Reply
 from anchorline.prompt.builder import BuiltPrompt, PromptBuilder
+from anchorline.prompt.rewrites import NO_REWRITES, Rewrites
 from anchorline.prompt.template import ChatTemplate
 from anchorline.prompt.turns import GeneratedTurn, TurnMemo, TurnRecorder
 from tests.prompt.support import NOON, selected
@@ -41,7 +42,7 @@ Message = dict[str, Any]
 class Speaker:
     """A family's template over a toy vocabulary with its control tokens, with a memo and without."""
 
-    def __init__(self, family: Family, *, source: str | None = None) -> None:
+    def __init__(self, family: Family, *, source: str | None = None, rewrites: Rewrites = NO_REWRITES) -> None:
         self.family = family
         self.format = FORMATS[family.name]
         self.tokenizer = ToyTokenizer(family.control, bos=family.bos, eos=family.end)
@@ -49,7 +50,14 @@ class Speaker:
         template = ChatTemplate(family.template if source is None else source, name=family.name)
         chosen = selected(template, self.tokenizer)
         self.builder, self.plain = (
-            PromptBuilder(self.tokenizer, chosen, clock=lambda: NOON, reply_format=self.format, turns=turns)
+            PromptBuilder(
+                self.tokenizer,
+                chosen,
+                clock=lambda: NOON,
+                reply_format=self.format,
+                turns=turns,
+                rewrites=rewrites,
+            )
             for turns in (self.memo, None)
         )
         self.tenant = ""

@@ -10,6 +10,7 @@ from anchorline.llama.interface import ModelInfo, Tokenizer
 from anchorline.output.formats import FORMATS
 from anchorline.prompt.builder import PromptBuilder
 from anchorline.prompt.probe import probe
+from anchorline.prompt.rewrites import NO_REWRITES, Rewrites
 from anchorline.prompt.select import SelectedTemplate, builtin_template, select_template, template_tokens
 from anchorline.prompt.template import ChatTemplate, Clock
 from anchorline.prompt.turns import TurnMemo
@@ -63,6 +64,7 @@ def toy_builder(
     clock: Clock = lambda: NOON,
     all_cuts: bool = False,
     turns: TurnMemo | None = None,
+    rewrites: Rewrites = NO_REWRITES,
 ) -> PromptBuilder:
     """A builder over the toy tokenizer; the built-in hermes template when none is given."""
     tokenizer = tokenizer or ToyTokenizer(CHATML_CONTROL)
@@ -74,6 +76,7 @@ def toy_builder(
         clock=clock,
         all_cuts=all_cuts,
         turns=turns,
+        rewrites=rewrites,
         reply_format=FORMATS["hermes"],
     )
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 import socketserver
 import threading
 from collections.abc import Iterator
@@ -18,10 +17,11 @@ from anchorline.bench.trace import read_trace
 from anchorline.config import ServerConfig
 from anchorline.errors import ConfigError
 from anchorline.limits import Limits
-from anchorline.record.proxy import passed_on, upstream_url
+from anchorline.record.proxy import check_no_loop, passed_on, upstream_url
 from anchorline.record.recorder import NO_OBJECT, NOT_SERVED
+from anchorline.server.serve import open_socket
 from tests.record.upstream import EVENTS, Upstream, recording
-from tests.server.support import listening
+from tests.server.support import free_port, listening
 
 CHAT = "/v1/chat/completions"
 
@@ -55,9 +55,7 @@ def chat(text: str, **fields: Any) -> dict[str, Any]:
 
 
 def closed_port() -> str:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return f"http://127.0.0.1:{free.getsockname()[1]}"
+    return f"http://127.0.0.1:{free_port()}"
 
 
 def test_a_call_goes_through_as_it_came(upstream: Upstream, upstream_at: str, trace: Path) -> None:
@@ -113,7 +111,7 @@ def test_a_call_under_way_at_the_end_is_written(upstream: Upstream, upstream_at:
             assert next(answer.iter_raw()) == EVENTS[0]
             running.close()
     assert upstream.left.wait(timeout=30)
-    assert recorder.written == len(read_trace(trace).requests) == 1
+    assert recorder.taken == len(read_trace(trace).requests) == 1
 
 
 def test_an_answer_that_breaks_off_does_so_for_the_client(upstream_at: str, trace: Path) -> None:
@@ -143,7 +141,7 @@ def test_calls_that_generate_are_written(upstream_at: str, trace: Path, path: st
     (request,) = read_trace(trace).requests
     assert (request.path, request.body) == (named, body)
     assert 0 < request.arrival_seconds < request.end_seconds
-    assert recorder.written == 1
+    assert recorder.taken == 1
     assert "secret" not in trace.read_text()
 
 
@@ -232,3 +230,19 @@ def test_a_path_prefix_of_the_upstream_is_put_in_front(upstream: Upstream, upstr
         httpx.post(url + CHAT, json=chat("a"))
     assert upstream.seen[0][0].url.path == "/api" + CHAT
     assert json.loads(trace.read_text())["path"] == CHAT
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "0.0.0.0", "[::ffff:127.0.0.1]"])
+def test_a_proxy_is_not_its_own_upstream(host: str) -> None:
+    with open_socket(ServerConfig(port=0)) as listener:
+        port = listener.getsockname()[1]
+        with pytest.raises(ConfigError, match="itself listens"):
+            check_no_loop(upstream_url(f"http://{host}:{port}/v1"), listener)
+
+
+@pytest.mark.parametrize(
+    "url", ["http://127.0.0.1:1", "http://127.0.0.1", "https://127.0.0.1", "http://127.0.0.2:PORT"]
+)
+def test_any_other_server_is(url: str) -> None:
+    with open_socket(ServerConfig(port=0)) as listener:
+        check_no_loop(upstream_url(url.replace("PORT", str(listener.getsockname()[1]))), listener)

@@ -13,8 +13,9 @@ import pytest
 
 from anchorline.bench.trace import read_trace
 from anchorline.errors import ConfigError
-from anchorline.record.recorder import FILE_FULL, NO_OBJECT, WAITING_CALLS, Recorder
+from anchorline.record.recorder import NO_OBJECT, WAITING_CALLS, Recorder
 from anchorline.record.trace_file import TraceFile
+from anchorline.record.trace_writer import FILE_FULL, TraceWriter
 
 PATH = "/v1/chat/completions"
 
@@ -24,7 +25,8 @@ def recorder(path: Path, *, append: bool = False, limit_bytes: int = 1 << 20) ->
     """Keeps the text; each look at the clock finds it a second later."""
     ticks = itertools.count(50)
     with TraceFile(path, append=append, limit_bytes=limit_bytes) as file:
-        made = Recorder(file, anonymiser=None, clock=lambda: float(next(ticks)))
+        take = TraceWriter(file, anonymiser=None).take
+        made = Recorder(take, clock=lambda: float(next(ticks)), start_seconds=file.start_seconds)
         yield made
         made.close()
 
@@ -101,8 +103,8 @@ def test_a_full_file_holds_whole_lines(trace: Path) -> None:
         for _ in range(20):
             made.end(made.begin(PATH, body("a" * 100)), served=True)
     assert trace.stat().st_size <= 1024
-    assert made.written == len(read_trace(trace).requests) > 0
-    assert made.left_out == {FILE_FULL: 20 - made.written}
+    assert made.taken == len(read_trace(trace).requests) > 0
+    assert made.left_out == {FILE_FULL: 20 - made.taken}
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from anchorline.record.anonymise import Anonymiser
 from anchorline.record.proxy import recording_app, upstream_url
 from anchorline.record.recorder import Recorder
 from anchorline.record.trace_file import TraceFile
+from anchorline.record.trace_writer import TraceWriter
 from tests.record.support import KEY
 from tests.server.support import listening
 
@@ -78,7 +79,8 @@ def recording(
     config = ServerConfig(port=0, limits=limits or Limits())
     ticks = itertools.count(100)
     with TraceFile(path, append=append, limit_bytes=limit_bytes) as file:
-        recorder = Recorder(file, anonymiser=None if keep_text else Anonymiser(KEY), clock=lambda: float(next(ticks)))
+        take = TraceWriter(file, anonymiser=None if keep_text else Anonymiser(KEY)).take
+        recorder = Recorder(take, clock=lambda: float(next(ticks)), start_seconds=file.start_seconds)
         try:
             with listening(recording_app(upstream_url(upstream), recorder, config), config) as url:
                 yield url, recorder

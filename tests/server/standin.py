@@ -32,6 +32,7 @@ from anchorline.engine.request import (
 from anchorline.engine.stats import EngineStats
 from anchorline.errors import AnchorlineError, Cancelled, Conflict, EngineFailure, QueueFull, RequestError
 from anchorline.llama.interface import SamplingParams, TokenArray, TokenLogprob
+from anchorline.prompt.rewrites import NOTHING_REWRITTEN, Rewriting
 
 T = TypeVar("T")
 
@@ -307,6 +308,7 @@ class StandInPrompt:
     render_seconds: float = 0.0005
     tokenize_seconds: float = 0.00025
     asked: bytes = b""
+    rewriting: Rewriting = NOTHING_REWRITTEN
 
 
 class StandInPrompts:
@@ -325,6 +327,7 @@ class StandInPrompts:
         effort: str | None = None,
         continue_final: bool = False,
         tenant: str = "",
+        generates: bool = True,
     ) -> StandInPrompt:
         lines = [f"tools: {len(tools)}"] if tools else []
         for index, message in enumerate(messages):

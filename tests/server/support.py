@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import socket
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -139,3 +140,10 @@ def listening(app: Starlette, config: ServerConfig) -> Iterator[str]:
         thread.join(timeout=30)
         listener.close()
         assert not thread.is_alive(), "the server did not stop"
+
+
+def free_port() -> int:
+    """A port of loopback on which nobody listens."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])

@@ -15,9 +15,7 @@ from anchorline.api.decode import json_type
 from anchorline.api.messages_thinking import hidden_thinking
 from anchorline.errors import RequestError
 from anchorline.prompt.messages import in_call_order
-
-BILLING_HEADER = "x-anthropic-billing-header"
-"""Begins a leading system block that differs per request or session and says nothing to a model."""
+from anchorline.prompt.volatile import BILLING_HEADER
 
 _NOT_RENDERED = frozenset(
     {

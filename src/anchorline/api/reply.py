@@ -14,7 +14,7 @@ from anchorline.api.errors import ApiError
 from anchorline.api.options import CallOptions
 from anchorline.api.usage import Timings, Usage, timings, usage
 from anchorline.cache.prompt import PinWish
-from anchorline.engine.request import FinishReason
+from anchorline.engine.request import CallReport, FinishReason
 from anchorline.llama.interface import Tokenizer
 from anchorline.output.events import (
     ChoiceEvent,
@@ -28,6 +28,7 @@ from anchorline.output.events import (
     ToolCallDelta,
     ToolCallStarted,
 )
+from anchorline.prompt.rewrites import NOTHING_REWRITTEN, Rewriting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,8 +45,19 @@ class ReplyHead:
     prompt_tokens: int
     render_seconds: float
     tokenize_seconds: float
+    rewriting: Rewriting = NOTHING_REWRITTEN
     pin_wishes: tuple[PinWish, ...] = ()
     """As ``Prompt.pin_wishes``."""
+
+
+def timings_of(head: ReplyHead, report: CallReport) -> Timings:
+    """``timings`` of the call with this head."""
+    return timings(
+        report,
+        render_seconds=head.render_seconds,
+        tokenize_seconds=head.tokenize_seconds,
+        rewriting=head.rewriting,
+    )
 
 
 @dataclass(slots=True)
@@ -232,8 +244,7 @@ class ChunkWriter(ABC):
         return out
 
     def _timings(self, finished: ReplyFinished) -> Timings:
-        head = self.head
-        return timings(finished.report, render_seconds=head.render_seconds, tokenize_seconds=head.tokenize_seconds)
+        return timings_of(self.head, finished.report)
 
 
 def token_ids(tokens: Sequence[TokenText], *, wanted: bool) -> list[int] | msgspec.UnsetType:

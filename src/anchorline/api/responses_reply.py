@@ -24,7 +24,7 @@ import msgspec
 
 from anchorline.api import sse
 from anchorline.api.errors import ApiError
-from anchorline.api.reply import ReplyHead
+from anchorline.api.reply import ReplyHead, timings_of
 from anchorline.api.responses_object import (
     IncompleteDetails,
     Reasoning,
@@ -34,7 +34,6 @@ from anchorline.api.responses_object import (
 )
 from anchorline.api.responses_output import CallInProgress, Event, ItemInProgress, OutputItems, TextInProgress
 from anchorline.api.responses_request import ResponsesCall
-from anchorline.api.usage import timings
 from anchorline.engine.request import FinishReason
 from anchorline.output.events import (
     ChoiceEvent,
@@ -173,8 +172,6 @@ class ResponsesWriter:
             response.status = "incomplete"
             response.incomplete_details = IncompleteDetails(reason="max_output_tokens")
         response.usage = response_usage(finished.report, reasoning_tokens=self._reasoning_tokens)
-        response.timings = timings(
-            finished.report, render_seconds=head.render_seconds, tokenize_seconds=head.tokenize_seconds
-        )
+        response.timings = timings_of(head, finished.report)
         self._keep(response)
         return [{"type": f"response.{response.status}", "response": response}]

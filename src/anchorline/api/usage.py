@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from anchorline.engine.request import CallReport
+from anchorline.prompt.rewrites import NOTHING_REWRITTEN, Rewriting
 
 
 class PromptTokensDetails(msgspec.Struct, kw_only=True, frozen=True):
@@ -18,6 +19,16 @@ class Usage(msgspec.Struct, kw_only=True, frozen=True):
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: PromptTokensDetails
+
+
+class Rewritten(msgspec.Struct, kw_only=True, frozen=True):
+    """What of a request was rendered otherwise than it was sent (docs/rewrites.md)."""
+
+    floated_lines: int
+    floated_n: int
+    tools_sorted: bool
+    pinned_date: str | None
+    """ISO 8601, local time."""
 
 
 class Timings(msgspec.Struct, kw_only=True, frozen=True):
@@ -47,6 +58,8 @@ class Timings(msgspec.Struct, kw_only=True, frozen=True):
     host_n: int
     seen_n: int
     miss: str | None
+    rewritten: Rewritten | msgspec.UnsetType = msgspec.UNSET
+    """Left out where nothing was."""
 
 
 def usage(report: CallReport) -> Usage:
@@ -58,7 +71,9 @@ def usage(report: CallReport) -> Usage:
     )
 
 
-def timings(report: CallReport, *, render_seconds: float, tokenize_seconds: float) -> Timings:
+def timings(
+    report: CallReport, *, render_seconds: float, tokenize_seconds: float, rewriting: Rewriting = NOTHING_REWRITTEN
+) -> Timings:
     """A rate over no tokens or no time is 0."""
     return Timings(
         cache_n=report.restored_tokens,
@@ -81,6 +96,17 @@ def timings(report: CallReport, *, render_seconds: float, tokenize_seconds: floa
         host_n=report.host_tokens,
         seen_n=report.seen_tokens,
         miss=None if report.miss is None else report.miss.value,
+        rewritten=_rewritten(rewriting) if rewriting.names else msgspec.UNSET,
+    )
+
+
+def _rewritten(rewriting: Rewriting) -> Rewritten:
+    date = rewriting.pinned_date
+    return Rewritten(
+        floated_lines=rewriting.floated_lines,
+        floated_n=rewriting.floated_tokens,
+        tools_sorted=rewriting.tools_sorted,
+        pinned_date=None if date is None else date.isoformat(timespec="seconds"),
     )
 
 

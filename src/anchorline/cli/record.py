@@ -9,22 +9,20 @@ from typing import Any
 
 import click
 
-from anchorline.cli.banner import announce
 from anchorline.cli.logs import set_up_logging
 from anchorline.cli.options import SettingOption, options_of
+from anchorline.cli.proxy import PORT, calls, left_out, pass_on, proxy_socket
 from anchorline.cli.suggest import SuggestingCommand
 from anchorline.cli.values import SizeType, format_size
 from anchorline.config import ServerConfig
 from anchorline.limits import Limits
 from anchorline.record.anonymise import Anonymiser
-from anchorline.record.proxy import recording_app, upstream_url
+from anchorline.record.proxy import upstream_url
 from anchorline.record.recorder import Recorder
 from anchorline.record.trace_file import TraceFile
-from anchorline.server.serve import open_socket, url_of
-from anchorline.server.serve import serve as serve_app
+from anchorline.record.trace_writer import TraceWriter
 
 KEY_BYTES = 32
-PORT = 8090
 TRACE_BYTES = 1 << 30
 
 RECORDING = (
@@ -72,31 +70,20 @@ def run(*, upstream: str, out: Path, append: bool, keep_text: bool, max_bytes: i
     """Record until SIGTERM or SIGINT, then say what was written. Raises ConfigError."""
     url = upstream_url(upstream)
     anonymiser = None if keep_text else Anonymiser(secrets.token_bytes(KEY_BYTES))
-    with open_socket(config) as listener, TraceFile(out, append=append, limit_bytes=max_bytes) as file:
-        recorder = Recorder(file, anonymiser=anonymiser, clock=time.monotonic)
-        facts = {
-            "upstream": str(url),
-            "trace": str(out),
-            "text": "kept" if keep_text else "replaced",
-            "url": url_of(listener),
-        }
-        app = recording_app(url, recorder, config)
-        try:
-            serve_app(app, config, listener=listener, ready=lambda: announce(facts))
-        finally:
-            recorder.close()
+    opened = proxy_socket(url, config, flag="--upstream")
+    with opened as listener, TraceFile(out, append=append, limit_bytes=max_bytes) as file:
+        take = TraceWriter(file, anonymiser=anonymiser).take
+        recorder = Recorder(take, clock=time.monotonic, start_seconds=file.start_seconds)
+        facts = {"trace": str(out), "text": "kept" if keep_text else "replaced"}
+        pass_on(url, recorder, config, listener=listener, facts=facts)
         for line in summary(recorder, file):
             click.echo(line, err=True)
 
 
 def summary(recorder: Recorder, file: TraceFile) -> list[str]:
     """How many calls were written, and why others were not."""
-    written = f"{_calls(recorder.written)} written to {file.path} ({format_size(file.size_bytes)})"
-    return [written, *(f"{_calls(count)} left out: {reason}" for reason, count in recorder.left_out.most_common())]
-
-
-def _calls(count: int) -> str:
-    return "1 call" if count == 1 else f"{count} calls"
+    written = f"{calls(recorder.taken)} written to {file.path} ({format_size(file.size_bytes)})"
+    return [written, *left_out(recorder)]
 
 
 def _record(**values: Any) -> None:

@@ -41,6 +41,7 @@ from anchorline.output.format import ReplyFormat
 from anchorline.output.formats import FORMATS, detect_format
 from anchorline.prompt.bounds import Budget, bounded
 from anchorline.prompt.builder import PromptBuilder
+from anchorline.prompt.rewrites import Rewrites
 from anchorline.prompt.select import SelectedTemplate, select_template, template_tokens
 from anchorline.prompt.turns import TurnMemo
 from anchorline.script.rules import Rule, read_rules
@@ -114,6 +115,9 @@ def settings_from(values: dict[str, Any]) -> Settings:
     server.validate()
     if server.warm and not engine.cache:
         raise ConfigError("--warm needs the cache that --no-cache turns off")
+    if engine.exact and (server.float_volatile or server.pin_date):
+        flag = "--float-volatile" if server.float_volatile else "--pin-date"
+        raise ConfigError(f"{flag} makes prompts depend on what was asked before, which --exact rules out")
     model = build(ModelConfig, values)
     if server.script is not None:
         if not model.model.startswith(TEST_PREFIX):
@@ -219,6 +223,16 @@ def turn_memo(settings: Settings) -> TurnMemo | None:
     return TurnMemo(limit_entries=limits.turns, limit_bytes=limits.turn_bytes)
 
 
+def rewrites_of(config: ServerConfig) -> Rewrites:
+    """What of a request is rendered otherwise than it was sent."""
+    return Rewrites(
+        float_volatile=config.float_volatile,
+        canonical_tools=config.canonical_tools,
+        pin_date=config.pin_date,
+        memory_bytes=config.limits.rewrite_bytes,
+    )
+
+
 def sealed_turns(config: EngineConfig, turns: TurnMemo | None) -> int:
     """Conversations whose last turn may wait to be sealed: about as many as stay resident."""
     if not config.seal:
@@ -252,6 +266,7 @@ def state_of(
         all_cuts=settings.engine.exact,
         reply_format=reply_format,
         turns=turns,
+        rewrites=rewrites_of(settings.server),
     )
     return ServerState(
         config=settings.server,

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import shutil
 import sys
+import textwrap
 
+import click
 from rich.console import Console
 from rich.table import Table
 
@@ -45,3 +47,9 @@ def table_width(table: Table) -> int:
 def text_width() -> int:
     """Characters in a line of prose on stdout, without the last column."""
     return min(TEXT_WIDTH, shutil.get_terminal_size().columns - 1) if sys.stdout.isatty() else TEXT_WIDTH
+
+
+def show_paragraph(text: str, *, indent: str = "") -> None:
+    """Print wrapped text; paths and names stay whole."""
+    lines = textwrap.wrap(text, text_width() - len(indent), break_on_hyphens=False, break_long_words=False)
+    click.echo(textwrap.indent("\n".join(lines), indent))

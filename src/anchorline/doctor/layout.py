@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -40,23 +40,33 @@ class Layout:
     parts: tuple[int, ...]
     keys: tuple[int, ...]
     """A number for what each part says: equal parts of all requests have the same."""
+    before_tools: int
+    """How many parts stand before the tools, or would."""
 
     def position(self, at: At) -> Position:
-        return Position(self.parts.index(at.part), at.offset)
+        return Position(self.before_tools if at.part == TOOLS else self.parts.index(at.part), at.offset)
 
 
-def lay_out(requests: Sequence[AgentRequest], order: ToolOrder) -> list[Layout]:
-    """The layouts of requests that are to be compared with each other."""
-    numbers: dict[object, int] = {}
-    layouts = []
-    for request in requests:
-        parts = list(range(len(request.messages)))
+class Layouts:
+    """Makes layouts that can be compared with each other."""
+
+    def __init__(self, order: ToolOrder) -> None:
+        self._order = order
+        self._numbers: dict[object, int] = {}
+
+    def of(self, request: AgentRequest) -> Layout:
+        parts, before_tools = list(range(len(request.messages))), _before_tools(request, self._order)
         if request.tools:
-            parts.insert(_before_tools(request, order), TOOLS)
+            parts.insert(before_tools, TOOLS)
         said = (request.tools if part == TOOLS else request.messages[part] for part in parts)
-        keys = tuple(numbers.setdefault(each, len(numbers)) for each in said)
-        layouts.append(Layout(request, tuple(parts), keys))
-    return layouts
+        keys = tuple(self._numbers.setdefault(each, len(self._numbers)) for each in said)
+        return Layout(request, tuple(parts), keys, before_tools)
+
+
+def lay_out(requests: Iterable[AgentRequest], order: ToolOrder) -> list[Layout]:
+    """The layouts of requests that are to be compared with each other."""
+    layouts = Layouts(order)
+    return [layouts.of(request) for request in requests]
 
 
 def _before_tools(request: AgentRequest, order: ToolOrder) -> int:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from anchorline.doctor.comparison import common_items
 from anchorline.doctor.requests import AgentRequest, Message
-from anchorline.doctor.volatile import masked
+from anchorline.prompt.volatile import masked
 
 LOOKBACK_REQUESTS = 128
 """How many requests before it a request is compared with."""
@@ -30,20 +30,24 @@ class Kin:
     """Place of the request that it goes on from; None for the first of its kind."""
 
 
-def lineage(requests: Sequence[AgentRequest]) -> tuple[Kin, ...]:
-    """The kin of each request."""
-    kinds = _Kinds()
-    numbers: dict[Message, int] = {}
-    known: list[_Known] = []
-    kin: list[Kin] = []
-    for place, request in enumerate(requests):
+class Lineage:
+    """The kin of requests that come one after the other."""
+
+    def __init__(self) -> None:
+        self._kinds = _Kinds()
+        self._numbers: dict[Message, int] = {}
+        self._known: list[_Known] = []
+
+    def add(self, request: AgentRequest) -> Kin:
+        """Where the next request comes from."""
+        numbers, known = self._numbers, self._known
         history = tuple(numbers.setdefault(message, len(numbers)) for message in request.history)
-        mine = _Known(kinds.of(request), request, request.system, history)
-        start = max(0, place - LOOKBACK_REQUESTS)
-        parents = [index for index in range(start, place) if _comparable(mine, known[index])]
-        kin.append(Kin(mine.kind, _parent(mine, parents, known)))
+        mine = _Known(self._kinds.of(request), request, request.system, history)
+        start = max(0, len(known) - LOOKBACK_REQUESTS)
+        parents = [index for index in range(start, len(known)) if _comparable(mine, known[index])]
+        kin = Kin(mine.kind, _parent(mine, parents, known))
         known.append(mine)
-    return tuple(kin)
+        return kin
 
 
 def alike(left: AgentRequest, right: AgentRequest) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from anchorline.api.messages_content import BILLING_HEADER, convert_conversation
+from anchorline.api.messages_content import convert_conversation
 from anchorline.api.messages_tools import convert_tools
 from anchorline.api.responses_input import chat_messages, input_items
 from anchorline.api.responses_tools import chat_tools
@@ -18,6 +18,7 @@ from anchorline.bench.trace import TraceRequest
 from anchorline.errors import RequestError
 from anchorline.limits import Limits
 from anchorline.prompt.messages import normalise_messages
+from anchorline.prompt.volatile import BILLING_HEADER
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,13 +146,14 @@ def _request(
 ) -> AgentRequest:
     return AgentRequest(
         index=index,
-        tools=tuple(_tool(tool, f"tools[{place}]") for place, tool in enumerate(tools)),
+        tools=tuple(read_tool(tool, f"tools[{place}]") for place, tool in enumerate(tools)),
         messages=tuple(_message(message) for message in normalise_messages(messages)),
         billing_header=billing_header,
     )
 
 
-def _tool(tool: Mapping[str, Any], where: str) -> Tool:
+def read_tool(tool: Mapping[str, Any], where: str) -> Tool:
+    """A tool from its definition. Raises RequestError when it has no name."""
     function = tool.get("function")
     name = function.get("name") if isinstance(function, Mapping) else tool.get("name")
     if not isinstance(name, str):

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from anchorline.api.messages_content import BILLING_HEADER
 from anchorline.doctor.comparison import At, Break, Held, Kind, Place, byte_length, excerpt
 from anchorline.doctor.requests import Message
 from anchorline.doctor.textdiff import TextChange, text_diff
-from anchorline.doctor.volatile import Volatile, masked
+from anchorline.prompt.volatile import BILLING_HEADER, Volatile, masked
 
 VOLATILE_KINDS = {
     Volatile.CLOCK: Kind.CLOCK,

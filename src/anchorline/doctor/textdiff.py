@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 
 from anchorline.doctor.comparison import common_items
-from anchorline.doctor.volatile import Volatile, masked, volatility
+from anchorline.prompt.volatile import Volatile, masked, volatility
 
 DIFF_LINES = 1000
 """Lines, and words of a line, that are compared one by one; more of them count as rewritten as a whole."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from anchorline.doctor.comparison import Kind, Place
-from anchorline.doctor.diagnosis import Finding, Occurrence
+from anchorline.doctor.findings import Finding, Occurrence
+from anchorline.doctor.savings import Saving
 
 SHOWN_REQUESTS = 8
 """As many request numbers as a sentence lists."""
@@ -29,17 +30,21 @@ TITLES = {
 
 REMEDIES = {
     Kind.CLOCK: "Have the client leave the time out, or say it in the newest message, which is prefilled anyway; "
-    "a date without a time costs this once a day.",
-    Kind.COUNTER: "Have the client say the number in the newest message, or as late in the system prompt as it can.",
+    "a date without a time costs this once a day. In the system prompt, a line of its own can be moved by the "
+    "server: --float-volatile.",
+    Kind.COUNTER: "Have the client say the number in the newest message, or as late in the system prompt as it can. "
+    "In the system prompt, a line of its own that says what it counts can be moved by the server: --float-volatile.",
     Kind.CHANGING_ID: "Ids of requests and sessions tell a model nothing: have the client send them as a header "
-    "or in metadata, or keep one for the whole session.",
+    "or in metadata, or keep one for the whole session. In the system prompt, a line of its own can be "
+    "moved by the server: --float-volatile.",
     Kind.SYSTEM_CHANGED: "What changes (memory, tasks, lists of files) belongs to the end of the system prompt or "
     "into a message of its own; let a client that rewrites its memory do so between sessions. With a template "
     "that has the tools first, such as --chat-template hermes, they stay restored.",
     Kind.BILLING_HEADER: "Over /v1/messages Anchorline drops it when it leads the system prompt, so it costs nothing "
-    "here; for other servers, and for proxies that turn it into a chat message, have it stripped on the way.",
+    "here; for other servers have it stripped on the way, and where a proxy turns it into a chat message, so too, or "
+    "serve with --float-volatile.",
     Kind.TOOLS_REORDERED: "Have the client sort its tools and their keys, or collect them once per session; MCP "
-    "servers that are asked at the same time answer in any order.",
+    "servers that are asked at the same time answer in any order. Or serve with --canonical-tools.",
     Kind.TOOLS_CHANGED: "Register all tools from the first request on and restrict them with tool_choice; connect "
     "MCP servers before the session begins, and switch off those that come and go.",
     Kind.REMINDER_MOVED: "A reminder costs least when it stays where it was first said. Have the client leave it "
@@ -103,6 +108,13 @@ def cost(finding: Finding) -> str:
         return f"{lost[0]:,} tokens were {prefilled}."
     each = f"{lost[0]:,}" if min(lost) == max(lost) else f"{min(lost):,} to {max(lost):,}"
     return f"{each} tokens were {prefilled} each time, {finding.lost_tokens:,} in all."
+
+
+def saved(saving: Saving) -> str:
+    """What a server with the flag would prefill less."""
+    if saving.tokens < 0:
+        return f"With {saving.flag} a server would prefill {-saving.tokens:,} tokens more."
+    return f"With {saving.flag} a server would prefill {saving.tokens:,} tokens less (docs/rewrites.md)."
 
 
 def _requests(occurrences: Sequence[Occurrence]) -> str:

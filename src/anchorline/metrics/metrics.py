@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
@@ -29,6 +31,8 @@ class Metrics:
         self.misses = self._counter("misses", "Calls that restored less than was once seen, by reason.", "reason")
         self.missed_tokens = self._counter("missed_tokens", "Tokens seen before but prefilled again.", "reason")
         self.cancelled = self._counter("cancelled", "Calls whose client went away before the end.")
+        self.rewritten = self._counter("rewritten_calls", "Calls that a rewrite has changed, by rewrite.", "rewrite")
+        self.floated_tokens = self._counter("floated_tokens", "Tokens said behind a user message by --float-volatile.")
         self.queue_seconds = self._seconds("queue", "Time a call waited for a stream.", _LONG_SECONDS)
         self.sharing_seconds = self._seconds(
             "sharing", "Time a call was held while another prefilled the same prefix.", _LONG_SECONDS
@@ -70,6 +74,12 @@ class Metrics:
         if report.miss is not None:
             self.misses.labels(report.miss.value).inc()
             self.missed_tokens.labels(report.miss.value).inc(max(0, report.seen_tokens - report.restored_tokens))
+
+    def count_rewriting(self, names: Sequence[str], *, floated_tokens: int) -> None:
+        """Count what was rendered of one call otherwise than it was sent; ``names`` are those of the rewrites."""
+        for name in names:
+            self.rewritten.labels(name).inc()
+        self.floated_tokens.inc(floated_tokens)
 
     def exposition(self) -> bytes:
         """Everything in Prometheus' text format."""

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
 from typing import Any
 
 import numpy as np
@@ -15,18 +13,20 @@ import numpy as np
 from anchorline.cache.prompt import Cut, Prompt
 from anchorline.errors import RequestError
 from anchorline.llama.interface import TokenArray, Tokenizer
-from anchorline.output.format import ReasoningTags, ReplyFormat
+from anchorline.output.format import ReplyFormat
 from anchorline.output.meaning import Said, read
 from anchorline.prompt.cuts import CutFinder
 from anchorline.prompt.effort import effort_kwargs
 from anchorline.prompt.fingerprint import fingerprint_of_json, tool_json
-from anchorline.prompt.guard import Guarded
-from anchorline.prompt.messages import Message, normalise_messages, number_calls, system_count
+from anchorline.prompt.floating import block
+from anchorline.prompt.messages import Message, normalise_messages, number_calls
+from anchorline.prompt.request import ChatRequest, begun_text
+from anchorline.prompt.rewrites import NO_REWRITES, NOTHING_REWRITTEN, Rewriter, Rewrites, Rewriting
 from anchorline.prompt.select import SelectedTemplate, template_tokens
-from anchorline.prompt.splice import NO_SPLICES, Splicer, Splices
+from anchorline.prompt.splice import Splicer, Splices
 from anchorline.prompt.template import RESERVED_KWARGS, Clock
 from anchorline.prompt.tokenise import PromptTokenizer, TokenizedText, common_characters
-from anchorline.prompt.turns import GeneratedTurn, TurnMemo, asked_before
+from anchorline.prompt.turns import GeneratedTurn, TurnMemo
 from anchorline.prompt.voice import Voice
 
 PINNED_SYSTEM_TOKENS = 256
@@ -43,57 +43,10 @@ class BuiltPrompt:
     text: str
     asked: bytes = b""
     """What a reply answers, for ``TurnRecorder``; b"" where it is no turn of a chat."""
+    rewriting: Rewriting = NOTHING_REWRITTEN
     render_seconds: float
     """Checking, guarding and all rendering, also the partial renders for the cuts."""
     tokenize_seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class _Request:
-    """One chat request ready to be rendered, as a whole or in part, always in the same way."""
-
-    voice: Voice
-    guarded: Guarded
-    turns: Mapping[int, GeneratedTurn]
-    """Index of a message → the turn generated here that it is a copy of."""
-    tools_json: bytes
-    now: datetime
-    bos: str
-    eos: str
-    begun: Message | None
-    """Guarded message that the reply continues; its text stands behind the generation prompt."""
-    asked: bytes
-    """What the reply answers."""
-    tenant: str
-    splices: Splices = NO_SPLICES
-
-    def spliced(self, messages: Sequence[Message], *, add_generation_prompt: bool = False) -> str:
-        """As ``render``, with placeholders for the turns that were generated here."""
-        return self.splices.apply(self.render(messages, add_generation_prompt=add_generation_prompt))
-
-    def render(self, messages: Sequence[Message], *, add_generation_prompt: bool = False) -> str:
-        """Guarded text of guarded messages. Raises RequestError when the template refuses them."""
-        return self.voice.template.render(
-            self.voice.shape(list(messages)),
-            tools=self.guarded.tools,
-            add_generation_prompt=add_generation_prompt,
-            bos_token=self.bos,
-            eos_token=self.eos,
-            kwargs=self.guarded.kwargs,
-            now=self.now,
-            guard=self.guarded.guard,
-            json_texts=self.guarded.json_texts,
-        )
-
-    def head_key(self) -> bytes:
-        """Whose the head is, and everything that its text is made of but the time."""
-        system = self.guarded.messages[: system_count(self.guarded.messages)]
-        made_of = [self.tenant, self.voice.name, self.guarded.guard, system, self.guarded.kwargs]
-        return json.dumps(made_of).encode() + self.tools_json
-
-    def time_key(self) -> bytes:
-        """The time, where the template shows it."""
-        return self.now.isoformat().encode() if "strftime_now" in self.voice.template.source else b""
 
 
 class PromptBuilder:
@@ -103,7 +56,7 @@ class PromptBuilder:
     depend on what was asked before, unless ``all_cuts``: then all of them are found every time.
     ``clock`` gives the local time that templates may show, ``reply_format`` how the model writes its replies.
     With ``turns``, turns in them keep the ids that they were generated with; then tokens depend on what was
-    generated, too.
+    generated, too, and with ``rewrites`` that remember on what was asked.
     """
 
     def __init__(
@@ -115,13 +68,14 @@ class PromptBuilder:
         all_cuts: bool = False,
         reply_format: ReplyFormat | None = None,
         turns: TurnMemo | None = None,
+        rewrites: Rewrites = NO_REWRITES,
     ) -> None:
         assert turns is None or reply_format is not None
         self._turns = turns
         self._reply_format = reply_format
         self._tokenizer = tokenizer
         self._reasoning = reply_format.reasoning if reply_format is not None else None
-        self._clock = clock
+        self._rewriter = Rewriter(rewrites, clock=clock)
         self._tokens = template_tokens(tokenizer)
         self.tokenizer = PromptTokenizer(tokenizer)
         self._cuts = CutFinder(self.tokenizer, all_cuts=all_cuts)
@@ -141,23 +95,31 @@ class PromptBuilder:
         effort: str | None = None,
         continue_final: bool = False,
         tenant: str = "",
+        generates: bool = True,
     ) -> BuiltPrompt:
         """The prompt of a chat request, with cuts.
 
         ``messages`` and ``tools`` are decoded JSON as the client sent it. ``effort`` (one of EFFORTS) is put
         into the words that the template knows. With ``continue_final`` the prompt ends with the text of
         the last message behind the generation prompt. Turns generated for other tenants than ``tenant`` are
-        not known again, and nothing is quicker for what they sent. Raises RequestError naming the field that
-        cannot be used.
+        not known again, and nothing is quicker for what they sent. ``generates`` tells that a reply is made and
+        the conversation goes on behind it; what is rewritten stays in it only then. Raises RequestError naming the
+        field that cannot be used.
         """
         watch = _Watch()
         request = self._request(
-            messages, tools, template_kwargs, effort=effort, continue_final=continue_final, tenant=tenant
+            messages,
+            tools,
+            template_kwargs,
+            effort=effort,
+            continue_final=continue_final,
+            tenant=tenant,
+            generates=generates,
         )
         opened = add_generation_prompt or continue_final
         text, request = self._written(request, tools, opened=opened)
         if request.begun is not None:
-            text += _begun_text(request.begun, self._reasoning, prompt_end=text)
+            text += begun_text(request.begun, self._reasoning, prompt_end=text)
         watch.lap()
         tokenized = self.tokenizer.tokenize(
             text, request.guarded.guard, placeholders=request.splices.placeholders, tenant=tenant
@@ -171,6 +133,7 @@ class PromptBuilder:
             prompt=prompt,
             text=plain_text,
             asked=request.asked,
+            rewriting=request.rewriting,
             render_seconds=watch.total_seconds - tokenize_seconds,
             tokenize_seconds=tokenize_seconds,
         )
@@ -275,16 +238,18 @@ class PromptBuilder:
         effort: str | None = None,
         continue_final: bool = False,
         tenant: str = "",
-    ) -> _Request:
+        generates: bool = False,
+    ) -> ChatRequest:
         normal = normalise_messages(messages)
-        asked = asked_before(normal) if self._turns is not None else [b""]
+        rewritten = self._rewriter.messages(normal, tenant=tenant, remember=generates)
+        normal, asked = rewritten.messages, rewritten.asked
         begun = normal[-1:] if continue_final else []
         normal, turns = self._healed(normal[: len(normal) - len(begun)], tenant, asked)
         normal += begun
         kwargs = template_kwargs or {}
         if reserved := RESERVED_KWARGS & kwargs.keys():
             raise RequestError(f"chat_template_kwargs must not set {min(reserved)}", field="chat_template_kwargs")
-        tools_json = _check_tools(tools) if tools else b""
+        rendered_tools, tools_json, tools_sorted = self._checked_tools(tools) if tools else (None, b"", False)
         # Calls and results without their tools are shown as they were when the tools were there.
         speaks_of_tools = bool(tools) or any(m["role"] == "tool" or "tool_calls" in m for m in normal)
         voice = self._tools if speaks_of_tools else self._plain
@@ -293,13 +258,36 @@ class PromptBuilder:
         if voice.capabilities.call_ids:
             written = {index: voice.own_ids(turn.said) for index, turn in turns.items()}
             normal = number_calls(normal, voice.name_call, written=written)
-        guarded = voice.guard.guard(normal, tools=tools or None, tools_json=tools_json, kwargs=kwargs, tenant=tenant)
+        guarded = voice.guard.guard(normal, tools=rendered_tools, tools_json=tools_json, kwargs=kwargs, tenant=tenant)
         last = None
         if continue_final:
             *before, last = guarded.messages
             guarded = replace(guarded, messages=before)
-        tokens, now = self._tokens, self._clock()
-        return _Request(voice, guarded, turns, tools_json, now, tokens.bos, tokens.eos, last, asked[-1], tenant)
+        now, pinned = self._rewriter.time(rewritten, tenant=tenant, remember=generates and voice.shows_time)
+        rewriting = Rewriting(
+            floated_lines=len(rewritten.floated),
+            floated_tokens=int(self._tokenizer.tokenize(block(rewritten.floated)).size) if rewritten.floated else 0,
+            tools_sorted=tools_sorted,
+            pinned_date=now if pinned and voice.shows_time else None,
+        )
+        bos, eos = self._tokens.bos, self._tokens.eos
+        return ChatRequest(voice, guarded, turns, tools_json, now, bos, eos, last, asked[-1], tenant, rewriting)
+
+    def _checked_tools(self, tools: Sequence[Mapping[str, Any]]) -> tuple[Sequence[Mapping[str, Any]], bytes, bool]:
+        """The tools as they are rendered, their JSON, and whether that is another than was sent.
+
+        Raises RequestError naming the tool that is none.
+        """
+        for index, tool in enumerate(tools):
+            if not isinstance(tool, Mapping):
+                raise RequestError(f"tools[{index}] must be an object", field=f"tools[{index}]", code="invalid_type")
+        try:
+            rendered = self._rewriter.tools(tools)
+            sent = tool_json(tools)
+            written = sent if rendered is tools else tool_json(rendered)
+        except (UnicodeEncodeError, TypeError, ValueError, RecursionError) as error:
+            raise RequestError(f"tools cannot be written as JSON: {error}", field="tools") from error
+        return rendered, written, written != sent
 
     def _healed(
         self, messages: list[Message], tenant: str, asked: Sequence[bytes]
@@ -312,15 +300,15 @@ class PromptBuilder:
         return [turns[i].heal(message) if i in turns else message for i, message in enumerate(messages)], turns
 
     def _written(
-        self, request: _Request, tools: Sequence[Mapping[str, Any]] | None, *, opened: bool
-    ) -> tuple[str, _Request]:
+        self, request: ChatRequest, tools: Sequence[Mapping[str, Any]] | None, *, opened: bool
+    ) -> tuple[str, ChatRequest]:
         """The text of a whole request, with placeholders; and the request that knows them."""
         text = request.render(request.guarded.messages, add_generation_prompt=opened)
         if request.turns:
             request = replace(request, splices=self._splices(text, request, tools))
         return request.splices.apply(text), request
 
-    def _splices(self, text: str, request: _Request, tools: Sequence[Mapping[str, Any]] | None) -> Splices:
+    def _splices(self, text: str, request: ChatRequest, tools: Sequence[Mapping[str, Any]] | None) -> Splices:
         schemas = {tool["function"]["name"]: tool["function"].get("parameters") or {} for tool in tools or ()}
         guard, reply_format = request.guarded.guard, self._reply_format
         assert reply_format is not None
@@ -340,7 +328,7 @@ class PromptBuilder:
         tokens.flags.writeable = False
         return tokens
 
-    def _prompt(self, tokens: TokenArray, tokenized: TokenizedText, request: _Request, *, opened: bool) -> Prompt:
+    def _prompt(self, tokens: TokenArray, tokenized: TokenizedText, request: ChatRequest, *, opened: bool) -> Prompt:
         points = self._cuts.find(
             tokenized,
             request.guarded.messages,
@@ -360,26 +348,6 @@ class PromptBuilder:
             message_starts=starts,
             turn_start=starts[users[-1]] if users else None,
         )
-
-
-def _check_tools(tools: Sequence[Mapping[str, Any]]) -> bytes:
-    """The tools' JSON, or a RequestError naming the tool that is none."""
-    for index, tool in enumerate(tools):
-        if not isinstance(tool, Mapping):
-            raise RequestError(f"tools[{index}] must be an object", field=f"tools[{index}]", code="invalid_type")
-    try:
-        return tool_json(tools)
-    except (UnicodeEncodeError, TypeError, ValueError, RecursionError) as error:
-        raise RequestError(f"tools cannot be written as JSON: {error}", field="tools") from error
-
-
-def _begun_text(message: Message, reasoning: ReasoningTags | None, *, prompt_end: str) -> str:
-    """The beginning of a reply, to stand behind a generation prompt that may have opened the reasoning."""
-    content: str = message["content"]
-    if reasoning is None:
-        return content
-    thoughts: str = message.get("reasoning_content", "")
-    return reasoning.wrap(thoughts, content, prompt_end=prompt_end)
 
 
 class _Watch:

@@ -27,6 +27,7 @@ class Voice:
         self.name = name
         self.template = template
         self.capabilities = capabilities
+        self.shows_time = "strftime_now" in template.source
         self.guard = Guard(tokenizer.control, template, text_arguments=capabilities.text_arguments)
 
     def name_call(self, tool: str, count: int) -> str:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ipaddress
 import logging
+import socket
 import ssl
 from collections.abc import Coroutine, Iterable
 from typing import Any
@@ -33,6 +35,7 @@ RawHeaders = list[tuple[bytes, bytes]]
 
 CONNECT_SECONDS = 10.0
 PORT_MAX = 65535
+DEFAULT_PORTS = {"http": 80, "https": 443}
 OWN_HEADERS = frozenset(
     b"connection keep-alive proxy-authenticate proxy-authorization proxy-connection te trailer transfer-encoding "
     b"upgrade".split()
@@ -40,12 +43,15 @@ OWN_HEADERS = frozenset(
 """Headers that speak of one connection, not of a call (RFC 9110, 7.6.1)."""
 
 
-def upstream_url(text: str) -> httpx.URL:
-    """The server's URL without a slash or ``/v1`` at its end, which every call brings. Raises ConfigError."""
+def upstream_url(text: str, *, flag: str = "--upstream") -> httpx.URL:
+    """The server's URL without a slash or ``/v1`` at its end, which every call brings.
+
+    Raises ConfigError naming ``flag``.
+    """
     try:
         url = httpx.URL(text)
     except httpx.InvalidURL as error:
-        raise ConfigError(f"--upstream {text!r} is no URL: {error}") from error
+        raise ConfigError(f"{flag} {text!r} is no URL: {error}") from error
     if (
         url.scheme not in ("http", "https")
         or not url.host
@@ -54,8 +60,28 @@ def upstream_url(text: str) -> httpx.URL:
         or url.userinfo
         or (url.port or 0) > PORT_MAX
     ):
-        raise ConfigError(f"--upstream {text!r} is not of the form http://HOST:PORT or https://HOST/PATH")
+        raise ConfigError(f"{flag} {text!r} is not of the form http://HOST:PORT or https://HOST/PATH")
     return url.copy_with(path=url.path.rstrip("/").removesuffix("/v1").rstrip("/") or "/")
+
+
+def check_no_loop(upstream: httpx.URL, listener: socket.socket, *, flag: str = "--upstream") -> None:
+    """Refuse an upstream that is the proxy itself, where each call would go round for ever. Raises ConfigError."""
+    host, port = listener.getsockname()[:2]
+    if (upstream.port or DEFAULT_PORTS[upstream.scheme]) != port:
+        return
+    try:
+        found = socket.getaddrinfo(upstream.host, port, type=socket.SOCK_STREAM)
+    except OSError:
+        return  # the calls will tell that there is no such host
+    if any(_same_machine(str(address[0]), host) for *_, address in found):
+        raise ConfigError(f"{flag} {upstream} is where this command itself listens; choose another --port")
+
+
+def _same_machine(address: str, listening: str) -> bool:
+    """Whether who connects to ``address`` gets to ``listening``; an unspecified address is this machine, too."""
+    ip = ipaddress.ip_address(address.partition("%")[0])
+    ip = getattr(ip, "ipv4_mapped", None) or ip
+    return ip.is_unspecified or ip == ipaddress.ip_address(listening)
 
 
 def recording_app(upstream: httpx.URL, recorder: Recorder, config: ServerConfig) -> Starlette:
@@ -114,7 +140,7 @@ class Proxy:
     def _unreachable(self, error: Exception) -> ApiError:
         return ApiError(
             status=httpx.codes.BAD_GATEWAY,
-            message=f"the upstream {self._upstream} gave no answer: {_reason(error)} (--upstream)",
+            message=f"the upstream {self._upstream} gave no answer: {_reason(error)}",
             type="server_error",
             code="upstream_unreachable",
         )

@@ -99,7 +99,7 @@ class AnchorRoutes:
 
     def _order(self, raw: bytes, caller: Caller) -> AnchorOrder:
         call = parse_anchor(raw, limits=self._state.config.limits)
-        prompt = build_chat(call.prompt, self._state.prompts, tenant=caller.tenant).prompt
+        prompt = build_chat(call.prompt, self._state.prompts, tenant=caller.tenant, generates=False).prompt
         return AnchorOrder(
             prompt=owned(prompt, caller.tenant, call.prompt.cache_salt, config=self._state.config),
             position=anchor_position(prompt, call.messages),

@@ -172,8 +172,10 @@ class GenerationResponse(Response):
         self._accounted = True
         metrics, report = self._state.metrics, event.report
         if isinstance(event, ReplyFinished):
+            rewriting = self._call.rewriting
             metrics.count_call(event.report)
-            logger.info(call_line(event.report, head_digest=self._call.head_digest))
+            metrics.count_rewriting(rewriting.names, floated_tokens=rewriting.floated_tokens)
+            logger.info(call_line(event.report, head_digest=self._call.head_digest, rewriting=rewriting))
             return
         if report is not None:
             metrics.count_work(report)

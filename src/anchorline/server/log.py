@@ -8,11 +8,12 @@ from collections.abc import Mapping
 from anchorline.api.errors import ApiError
 from anchorline.api.usage import milliseconds
 from anchorline.engine.request import CallReport
+from anchorline.prompt.rewrites import NOTHING_REWRITTEN, Rewriting
 
 logger = logging.getLogger("anchorline.request")
 
 
-def call_line(report: CallReport, *, head_digest: str | None = None) -> str:
+def call_line(report: CallReport, *, head_digest: str | None = None, rewriting: Rewriting = NOTHING_REWRITTEN) -> str:
     """What one finished call did, and where its prompt left all that was seen before; with a miss also why."""
     pairs: dict[str, object] = {
         "id": report.id,
@@ -32,6 +33,10 @@ def call_line(report: CallReport, *, head_digest: str | None = None) -> str:
         pairs["miss"] = report.miss.value
     if report.missing_cut is not None:
         pairs["missing_cut"] = report.missing_cut
+    if rewriting.names:
+        pairs["rewritten"] = ",".join(rewriting.names)
+    if rewriting.floated_lines:
+        pairs["floated"] = rewriting.floated_tokens
     return _line(pairs)
 
 

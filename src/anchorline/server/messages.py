@@ -38,7 +38,7 @@ def count_tokens_endpoint(state: ServerState) -> Callable[[Request], Awaitable[R
 
     def count(raw: bytes, tenant: str) -> int:
         prompt = parse_count_tokens(raw, limits=state.config.limits)
-        return len(build_chat(prompt, state.prompts, tenant=tenant).prompt)
+        return len(build_chat(prompt, state.prompts, tenant=tenant, generates=False).prompt)
 
     async def endpoint(request: Request) -> Response:
         raw = await read_body(request, limits=state.config.limits)

@@ -19,6 +19,7 @@ from anchorline.output.budget import ReasoningBudget
 from anchorline.output.format import CallMode, ReasoningTags, ReplyContext
 from anchorline.output.parser import PlainParser, ReplyParser
 from anchorline.output.unsplit import UnsplitReasoning
+from anchorline.prompt.rewrites import NOTHING_REWRITTEN, Rewriting
 from anchorline.prompt.turns import TurnRecorder
 from anchorline.script.script import Script
 from anchorline.server.caller import Caller
@@ -46,6 +47,7 @@ class PreparedCall:
     """With a recorder: what may be sealed once the reply has ended."""
     head_digest: str | None = None
     """The name of the prompt's head, for the log."""
+    rewriting: Rewriting = NOTHING_REWRITTEN
 
 
 Prepare = Callable[[bytes, ServerState, Caller], PreparedCall]
@@ -86,11 +88,15 @@ def prepare_chat_call(
         recorder=recorder,
         asked=Asked(chat=call.prompt, prompt=request.prompt, tenant=tenant) if sealable else None,
         head_digest=built.prompt.head_digest,
+        rewriting=built.rewriting,
     )
 
 
-def build_chat(prompt: ChatPrompt, prompts: Prompts, *, tenant: str) -> BuiltPrompt:
-    """Render and tokenise for ``tenant``, that of a key. Raises RequestError naming the field that cannot be used."""
+def build_chat(prompt: ChatPrompt, prompts: Prompts, *, tenant: str, generates: bool = True) -> BuiltPrompt:
+    """Render and tokenise for ``tenant``, that of a key; ``generates`` as for ``PromptBuilder.chat``.
+
+    Raises RequestError naming the field that cannot be used.
+    """
     return prompts.chat(
         prompt.messages,
         tools=prompt.tools,
@@ -99,6 +105,7 @@ def build_chat(prompt: ChatPrompt, prompts: Prompts, *, tenant: str) -> BuiltPro
         effort=prompt.effort,
         continue_final=prompt.continue_final,
         tenant=salted(tenant, prompt.cache_salt),
+        generates=generates,
     )
 
 
@@ -195,6 +202,7 @@ def _head(state: ServerState, request_id: str, built: BuiltPrompt, options: Call
         options=options,
         tokenizer=state.tokenizer,
         prompt_tokens=len(built.prompt),
+        rewriting=built.rewriting,
         render_seconds=built.render_seconds,
         tokenize_seconds=built.tokenize_seconds,
     )

@@ -121,7 +121,7 @@ class Routes:
 
     def _apply_template(self, raw: bytes, tenant: str) -> dict[str, Any]:
         prompt, return_tokens = parse_apply_template(raw, limits=self._state.config.limits)
-        built = build_chat(prompt, self._state.prompts, tenant=tenant)
+        built = build_chat(prompt, self._state.prompts, tenant=tenant, generates=False)
         reply: dict[str, Any] = {"prompt": built.text}
         if return_tokens:
             reply["tokens"] = built.prompt.tokens.tolist()

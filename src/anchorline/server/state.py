@@ -24,6 +24,7 @@ from anchorline.llama.interface import SamplingParams, Tokenizer
 from anchorline.metrics.metrics import Metrics
 from anchorline.output.format import ReplyFormat
 from anchorline.prompt.bounds import Budget, bounded
+from anchorline.prompt.rewrites import Rewriting
 from anchorline.prompt.turns import TurnMemo
 from anchorline.script.script import Script
 from anchorline.server.warming import Warming
@@ -49,6 +50,11 @@ class BuiltPrompt(Protocol):
         ...
 
     @property
+    def rewriting(self) -> Rewriting:
+        """What of the request was rendered otherwise than it was sent."""
+        ...
+
+    @property
     def render_seconds(self) -> float: ...
 
     @property
@@ -68,6 +74,7 @@ class Prompts(Protocol):
         effort: str | None = None,
         continue_final: bool = False,
         tenant: str = "",
+        generates: bool = True,
     ) -> BuiltPrompt: ...
 
     def beginning(
