@@ -138,7 +138,6 @@ def test_the_command_judges_and_reports(session: Trace, tmp_path: Path) -> None:
         (("--model", "/no/such.gguf"), "/no/such.gguf"),
         (("--model", "test:llama", "--ctx", "200000"), "--ctx"),
         (("--at-once", "--compare-no-cache"), "--compare-no-cache"),
-        (("--at-once", "--reference-url", "http://127.0.0.1:1"), "--reference-url"),
     ],
 )
 def test_what_cannot_be_done_is_named(tmp_path: Path, arguments: tuple[str, ...], named: str) -> None:

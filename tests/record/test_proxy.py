@@ -13,11 +13,12 @@ from typing import Any
 import httpx
 import pytest
 
+from anchorline.bench.client import server_url
 from anchorline.bench.trace import read_trace
 from anchorline.config import ServerConfig
 from anchorline.errors import ConfigError
 from anchorline.limits import Limits
-from anchorline.record.proxy import check_no_loop, passed_on, upstream_url
+from anchorline.record.proxy import check_no_loop, passed_on
 from anchorline.record.recorder import NO_OBJECT, NOT_SERVED
 from anchorline.server.serve import open_socket
 from tests.record.upstream import EVENTS, Upstream, recording
@@ -202,8 +203,11 @@ def test_bodies_and_pages_of_other_sites_are_bounded(upstream: Upstream, upstrea
 
 @pytest.mark.parametrize("ending", ["", "/", "/v1", "/v1/"])
 def test_the_upstream_may_be_given_with_or_without_v1(ending: str) -> None:
-    assert str(upstream_url("http://127.0.0.1:8080" + ending)) in ("http://127.0.0.1:8080", "http://127.0.0.1:8080/")
-    assert str(upstream_url("https://some.where/api" + ending)) == "https://some.where/api"
+    assert str(server_url("http://127.0.0.1:8080" + ending, flag="--upstream")) in (
+        "http://127.0.0.1:8080",
+        "http://127.0.0.1:8080/",
+    )
+    assert str(server_url("https://some.where/api" + ending, flag="--upstream")) == "https://some.where/api"
 
 
 @pytest.mark.parametrize(
@@ -211,7 +215,7 @@ def test_the_upstream_may_be_given_with_or_without_v1(ending: str) -> None:
 )
 def test_what_is_no_upstream_is_refused(url: str) -> None:
     with pytest.raises(ConfigError, match="--upstream"):
-        upstream_url(url)
+        server_url(url, flag="--upstream")
 
 
 def test_headers_of_one_connection_stay_behind() -> None:
@@ -237,7 +241,7 @@ def test_a_proxy_is_not_its_own_upstream(host: str) -> None:
     with open_socket(ServerConfig(port=0)) as listener:
         port = listener.getsockname()[1]
         with pytest.raises(ConfigError, match="itself listens"):
-            check_no_loop(upstream_url(f"http://{host}:{port}/v1"), listener)
+            check_no_loop(server_url(f"http://{host}:{port}/v1", flag="--upstream"), listener)
 
 
 @pytest.mark.parametrize(
@@ -245,4 +249,4 @@ def test_a_proxy_is_not_its_own_upstream(host: str) -> None:
 )
 def test_any_other_server_is(url: str) -> None:
     with open_socket(ServerConfig(port=0)) as listener:
-        check_no_loop(upstream_url(url.replace("PORT", str(listener.getsockname()[1]))), listener)
+        check_no_loop(server_url(url.replace("PORT", str(listener.getsockname()[1])), flag="--upstream"), listener)

@@ -15,10 +15,11 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
+from anchorline.bench.client import server_url
 from anchorline.config import ServerConfig
 from anchorline.limits import Limits
 from anchorline.record.anonymise import Anonymiser
-from anchorline.record.proxy import recording_app, upstream_url
+from anchorline.record.proxy import recording_app
 from anchorline.record.recorder import Recorder
 from anchorline.record.trace_file import TraceFile
 from anchorline.record.trace_writer import TraceWriter
@@ -82,7 +83,7 @@ def recording(
         take = TraceWriter(file, anonymiser=None if keep_text else Anonymiser(KEY)).take
         recorder = Recorder(take, clock=lambda: float(next(ticks)), start_seconds=file.start_seconds)
         try:
-            with listening(recording_app(upstream_url(upstream), recorder, config), config) as url:
+            with listening(recording_app(server_url(upstream, flag="--upstream"), recorder, config), config) as url:
                 yield url, recorder
         finally:
             recorder.close()

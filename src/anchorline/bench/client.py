@@ -13,10 +13,11 @@ import httpx
 import numpy as np
 
 from anchorline.bench.oracle import Tokens, as_tokens
-from anchorline.errors import AnchorlineError
+from anchorline.errors import AnchorlineError, ConfigError
 
 CHAT_PATH = "/v1/chat/completions"
 TIMEOUT_SECONDS = 3600.0
+PORT_MAX = 65535
 
 
 class CallFailed(AnchorlineError):
@@ -58,15 +59,46 @@ class Answer:
         return "+".join(names) if names else "-"
 
 
+def server_url(text: str, *, flag: str) -> httpx.URL:
+    """The URL given with ``flag``, without a slash or ``/v1`` at its end, which every call brings.
+
+    Raises ConfigError when it is none of a server.
+    """
+    try:
+        url = httpx.URL(text)
+    except httpx.InvalidURL as error:
+        raise ConfigError(f"{flag} {text!r} is no URL: {error}") from error
+    if (
+        url.scheme not in ("http", "https")
+        or not url.host
+        or url.query
+        or url.fragment
+        or url.userinfo
+        or (url.port or 0) > PORT_MAX
+    ):
+        raise ConfigError(f"{flag} {text!r} is not of the form http://HOST:PORT or https://HOST/PATH")
+    return url.copy_with(path=url.path.rstrip("/").removesuffix("/v1").rstrip("/") or "/")
+
+
 class Client:
     """An HTTP client for one server; close it, or use it as a context manager."""
 
-    def __init__(self, url: str, *, api_key: str | None = None) -> None:
-        """Raises Unreachable when ``url`` is none."""
+    def __init__(self, url: str, *, api_key: str | None = None, reuses_connections: bool = True) -> None:
+        """Raises Unreachable when ``url`` is none.
+
+        Servers may close a connection behind a streamed answer without saying so before, so that the next call on it
+        fails; without ``reuses_connections`` each call makes its own.
+        """
         headers = {b"Authorization": f"Bearer {api_key}".encode(errors="surrogateescape")} if api_key else {}
         self.url = url
         try:
-            self._http = httpx.Client(base_url=url, timeout=TIMEOUT_SECONDS, headers=headers, trust_env=False)
+            self._http = httpx.Client(
+                base_url=url,
+                timeout=TIMEOUT_SECONDS,
+                headers=headers,
+                trust_env=False,
+                limits=httpx.Limits(max_keepalive_connections=None if reuses_connections else 0),
+            )
         except httpx.InvalidURL as error:
             raise Unreachable(f"{url} is no URL: {error}") from error
 
@@ -94,6 +126,19 @@ class Client:
         except (httpx.TransportError, httpx.InvalidURL) as error:
             raise Unreachable(f"no answer from {self.url}: {error}") from error
         return _checked(response)
+
+    def events(
+        self, path: str, body: dict[str, Any], *, headers: Mapping[str, str] | None = None
+    ) -> Iterator[dict[str, Any]]:
+        """The events of a streamed answer as they come. Raises CallFailed, or Unreachable when it breaks off."""
+        try:
+            with self._http.stream("POST", path, json=body, headers=headers) as response:
+                if response.status_code != httpx.codes.OK:
+                    response.read()
+                    _checked(response)
+                yield from _events(response)
+        except (httpx.TransportError, httpx.InvalidURL) as error:
+            raise Unreachable(f"no answer from {self.url}: {error}") from error
 
     def metrics(self) -> dict[str, float]:
         """Those of ``GET /metrics`` that have no labels, by name."""
@@ -136,20 +181,16 @@ class Client:
         timings: dict[str, Any] = {}
         ttft_ms: float | None = None
         started = time.perf_counter()
-        with self._http.stream("POST", CHAT_PATH, json=request) as response:
-            if response.status_code != httpx.codes.OK:
-                response.read()
-                _checked(response)
-            for event in _events(response):
-                for choice in event.get("choices", ()):
-                    delta = choice.get("delta", {})
-                    said = any(delta.get(part) for part in ("content", "reasoning_content", "tool_calls"))
-                    if (said or choice.get("finish_reason")) and ttft_ms is None:
-                        ttft_ms = (time.perf_counter() - started) * 1000
-                    text.append(delta.get("content") or "")
-                    reply.extend(choice.get("tokens") or ())
-                usage = event.get("usage") or usage
-                timings = event.get("timings") or timings
+        for event in self.events(CHAT_PATH, request):
+            for choice in event.get("choices", ()):
+                delta = choice.get("delta", {})
+                said = any(delta.get(part) for part in ("content", "reasoning_content", "tool_calls"))
+                if (said or choice.get("finish_reason")) and ttft_ms is None:
+                    ttft_ms = (time.perf_counter() - started) * 1000
+                text.append(delta.get("content") or "")
+                reply.extend(choice.get("tokens") or ())
+            usage = event.get("usage") or usage
+            timings = event.get("timings") or timings
         return _answer(text="".join(text), reply=reply, usage=usage, timings=timings, ttft_ms=ttft_ms)
 
 
@@ -196,7 +237,21 @@ def _events(response: httpx.Response) -> Iterator[dict[str, Any]]:
             payload = line.removeprefix("data:").strip()
             if payload == "[DONE]":
                 return
-            event = json.loads(payload)
-            if "error" in event:
-                raise CallFailed(str(event["error"].get("message")), status=httpx.codes.OK)
+            event = _event(payload)
+            if event.get("error"):
+                raise CallFailed(_message_of(event["error"]), status=httpx.codes.OK)
             yield event
+
+
+def _event(payload: str) -> dict[str, Any]:
+    try:
+        event = json.loads(payload)
+    except (ValueError, RecursionError) as error:
+        raise CallFailed(f"an event of the answer is no JSON: {payload[:100]}", status=httpx.codes.OK) from error
+    if not isinstance(event, dict):
+        raise CallFailed(f"an event of the answer is no object: {payload[:100]}", status=httpx.codes.OK)
+    return event
+
+
+def _message_of(error: Any) -> str:
+    return str(error.get("message") if isinstance(error, dict) else error)

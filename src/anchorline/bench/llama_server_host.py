@@ -2,7 +2,7 @@
 
 Run by path with a Python that has xllamacpp and perhaps nothing else, so it imports only that and the
 standard library. Usage: llama_server_host.py JSON with model, context_tokens, parallel, threads, gpu_layers,
-flash_attention (on, off or auto), cache_ram_mib.
+flash_attention (on, off or auto), chat, cache_ram_mib.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ def main() -> None:
     params.ui = False
     params.verbosity = 1
     params.port = 0
-    # The prompts come as token ids, so the template is never used; without this a template it cannot parse is fatal.
-    params.enable_chat_template = False
-    params.use_jinja = False
+    # Where prompts come as token ids the template is never used; without this one that it cannot parse is fatal.
+    params.enable_chat_template = settings["chat"]
+    params.use_jinja = settings["chat"]
     stop = {signal.SIGTERM, signal.SIGINT}
     signal.pthread_sigmask(signal.SIG_BLOCK, stop)
     server = xllamacpp.Server(params)

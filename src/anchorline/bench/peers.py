@@ -29,6 +29,8 @@ class PeerSettings:
     gpu_layers: int = 0
     flash_attention: str = "auto"
     """``on``, ``off`` or ``auto``."""
+    chat: bool = False
+    """Whether it answers chats, too, by the model's own template; one that it cannot parse ends it at the start."""
     cache_ram_mib: int | None = None
     """Of its RAM cache; None leaves it at its default of 8192."""
 
@@ -46,6 +48,7 @@ class LlamaServer:
             "threads": settings.threads,
             "gpu_layers": settings.gpu_layers,
             "flash_attention": settings.flash_attention,
+            "chat": settings.chat,
             "cache_ram_mib": settings.cache_ram_mib,
         }
         environment = {**os.environ, "OMP_WAIT_POLICY": "passive"}
@@ -55,6 +58,10 @@ class LlamaServer:
         except BaseException:
             self._process.stop()
             raise
+
+    @property
+    def url(self) -> str:
+        return self._client.url
 
     def complete(self, prompt: Tokens, *, max_tokens: int) -> PeerAnswer:
         """Continue ``prompt`` greedily; raises CallFailed."""

@@ -29,6 +29,7 @@ class TraceRequest:
     body: dict[str, Any]
     arrival_seconds: float
     end_seconds: float
+    """Infinite where the end was not recorded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +83,12 @@ def chat_only(trace: Trace) -> Trace:
 def limited(trace: Trace, calls: int | None) -> Trace:
     """The first so many calls of ``trace``; None means all."""
     return Trace(name=trace.name, requests=trace.requests[:calls])
+
+
+def ended_before(requests: Sequence[TraceRequest], index: int) -> Iterator[int]:
+    """Indices of the earlier calls whose reply had ended when call ``index`` was sent."""
+    arrival = requests[index].arrival_seconds
+    return (earlier for earlier in range(index) if requests[earlier].end_seconds <= arrival)
 
 
 def mix(traces: Sequence[Trace]) -> Trace:

@@ -6,6 +6,7 @@ import time
 
 import click
 
+from anchorline.bench.client import server_url
 from anchorline.bench.trace import TraceRequest
 from anchorline.cli.doctor_counting import Counting
 from anchorline.cli.doctor_table import fault_table
@@ -18,7 +19,6 @@ from anchorline.doctor.findings import Finding
 from anchorline.doctor.live import LiveDiagnosis
 from anchorline.doctor.wording import REMEDIES, TITLES, cost, sentence
 from anchorline.errors import RequestError
-from anchorline.record.proxy import upstream_url
 from anchorline.record.recorder import RecordedCall, Recorder
 
 UNREADABLE = "the doctor cannot read it"
@@ -29,7 +29,7 @@ FLAG = "--live"
 def run_live(upstream: str, *, port: int, counting: Counting) -> None:
     """Pass calls on and tell findings until SIGTERM or SIGINT, then sum up. Raises ConfigError."""
     set_up_logging("warning", "text")
-    url, config = upstream_url(upstream, flag=FLAG), ServerConfig(port=port)
+    url, config = server_url(upstream, flag=FLAG), ServerConfig(port=port)
     teller = Teller(LiveDiagnosis(count_tokens=counting.tokens, order=counting.order))
     with proxy_socket(url, config, flag=FLAG) as listener:
         recorder = Recorder(teller.take, clock=time.monotonic)

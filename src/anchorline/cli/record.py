@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from anchorline.bench.client import server_url
 from anchorline.cli.logs import set_up_logging
 from anchorline.cli.options import SettingOption, options_of
 from anchorline.cli.proxy import PORT, calls, left_out, pass_on, proxy_socket
@@ -17,7 +18,6 @@ from anchorline.cli.values import SizeType, format_size
 from anchorline.config import ServerConfig
 from anchorline.limits import Limits
 from anchorline.record.anonymise import Anonymiser
-from anchorline.record.proxy import upstream_url
 from anchorline.record.recorder import Recorder
 from anchorline.record.trace_file import TraceFile
 from anchorline.record.trace_writer import TraceWriter
@@ -68,7 +68,7 @@ SERVER = tuple(
 
 def run(*, upstream: str, out: Path, append: bool, keep_text: bool, max_bytes: int, config: ServerConfig) -> None:
     """Record until SIGTERM or SIGINT, then say what was written. Raises ConfigError."""
-    url = upstream_url(upstream)
+    url = server_url(upstream, flag="--upstream")
     anonymiser = None if keep_text else Anonymiser(secrets.token_bytes(KEY_BYTES))
     opened = proxy_socket(url, config, flag="--upstream")
     with opened as listener, TraceFile(out, append=append, limit_bytes=max_bytes) as file:

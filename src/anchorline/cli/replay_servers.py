@@ -17,10 +17,8 @@ from anchorline.llama.model import TEST_PREFIX, load_model
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What ``replay`` was told."""
+    """What ``replay`` was told of the servers that it starts."""
 
-    url: str | None
-    reference_url: str | None
     model: str
     layers: int | None
     context_tokens: int
@@ -38,10 +36,6 @@ class Options:
     at_cuts: bool
     at_once: bool
 
-    @property
-    def exact(self) -> bool:
-        return self.compare and self.url is None
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFiles:
@@ -54,8 +48,6 @@ class ModelFiles:
 def prepare_model(options: Options, folder: Path) -> ModelFiles:
     """What each server loads; a test model is written to a file only for the peer, or to be cut."""
     if not options.model.startswith(TEST_PREFIX):
-        if options.url is not None and options.peer is None:
-            return ModelFiles(served=options.model, peer=None)
         path = bench_model(options.model, folder=folder, layers=options.layers, context_tokens=options.context_tokens)
         return ModelFiles(served=str(path), peer=path)
     if options.context_tokens > testmodel.MAX_CONTEXT:
@@ -91,16 +83,15 @@ def start_server(stack: ExitStack, options: Options, model: ModelFiles, *more: s
     ]
     if model.served.startswith(TEST_PREFIX):
         arguments += ["--test-context", str(options.context_tokens)]
-    if options.exact:
+    if options.compare:
         arguments.append("--exact")
     server = stack.enter_context(start_anchorline([*arguments, *options.serve_args, *more]))
     return server.wait_until_listening()
 
 
 def start_peer(stack: ExitStack, options: Options, model: ModelFiles) -> LlamaServer:
-    """Start the peer until ``stack`` is closed; raises ConfigError when there is no file for it to load."""
-    if model.peer is None:
-        raise ConfigError("--peer needs --model: the peer loads the model itself")
+    """Start the peer until ``stack`` is closed."""
+    assert model.peer is not None, "a file is prepared whenever there is a peer"
     settings = PeerSettings(
         model=model.peer,
         context_tokens=options.context_tokens,

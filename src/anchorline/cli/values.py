@@ -14,6 +14,7 @@ import click
 from anchorline.config import GPU_LAYERS_ALL, GPU_LAYERS_AUTO, MetadataValue
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
+_PACES = {"recorded": 1.0, "none": math.inf}
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
 
@@ -91,6 +92,26 @@ class FiniteRangeType(click.FloatRange):
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
         return FiniteFloatType().convert(super().convert(value, param, ctx), param, ctx)  # type: ignore[arg-type]
+
+
+class PaceType(click.ParamType[float]):
+    """How many times as fast as recorded: ``recorded`` (once), a number, or ``none`` for no time in between."""
+
+    name = "recorded|n|none"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        if isinstance(value, float):
+            return value
+        text = str(value).strip().lower()
+        if text in _PACES:
+            return _PACES[text]
+        try:
+            pace = float(text)
+        except ValueError:
+            self.fail(f"{value!r} is neither 'recorded' nor 'none' nor a number.", param, ctx)
+        if not 0 < pace < math.inf:
+            self.fail(f"{value!r}: a pace must be more than 0; 'none' waits for replies alone.", param, ctx)
+        return pace
 
 
 class GpuLayersType(click.ParamType[int]):

@@ -34,34 +34,12 @@ logger = logging.getLogger("anchorline.record")
 RawHeaders = list[tuple[bytes, bytes]]
 
 CONNECT_SECONDS = 10.0
-PORT_MAX = 65535
 DEFAULT_PORTS = {"http": 80, "https": 443}
 OWN_HEADERS = frozenset(
     b"connection keep-alive proxy-authenticate proxy-authorization proxy-connection te trailer transfer-encoding "
     b"upgrade".split()
 )
 """Headers that speak of one connection, not of a call (RFC 9110, 7.6.1)."""
-
-
-def upstream_url(text: str, *, flag: str = "--upstream") -> httpx.URL:
-    """The server's URL without a slash or ``/v1`` at its end, which every call brings.
-
-    Raises ConfigError naming ``flag``.
-    """
-    try:
-        url = httpx.URL(text)
-    except httpx.InvalidURL as error:
-        raise ConfigError(f"{flag} {text!r} is no URL: {error}") from error
-    if (
-        url.scheme not in ("http", "https")
-        or not url.host
-        or url.query
-        or url.fragment
-        or url.userinfo
-        or (url.port or 0) > PORT_MAX
-    ):
-        raise ConfigError(f"{flag} {text!r} is not of the form http://HOST:PORT or https://HOST/PATH")
-    return url.copy_with(path=url.path.rstrip("/").removesuffix("/v1").rstrip("/") or "/")
 
 
 def check_no_loop(upstream: httpx.URL, listener: socket.socket, *, flag: str = "--upstream") -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from anchorline.api.chat import parse_apply_template
-from anchorline.bench.trace import Trace, TraceRequest
+from anchorline.bench.trace import Trace, TraceRequest, ended_before
 from anchorline.cache.prompt import DEFAULT_TENANT, Prompt
 from anchorline.errors import ConfigError, RequestError
 from anchorline.limits import Limits
@@ -62,7 +62,7 @@ def all_at_once(traces: Sequence[Trace], source: PromptSource) -> list[Simulated
     for trace in traces:
         first = len(calls)
         for index, prompt in enumerate(_prompts(trace, source)):
-            after = tuple(first + earlier for earlier in _ended_before(trace.requests, index))
+            after = tuple(first + earlier for earlier in ended_before(trace.requests, index))
             calls.append(SimulatedCall(trace=trace.name, prompt=prompt, after=after))
     return calls
 
@@ -74,9 +74,3 @@ def _prompts(trace: Trace, source: PromptSource) -> Iterator[Prompt]:
             yield source.prompt(request)
         except RequestError as error:
             raise ConfigError(f"{trace.name}, request {index} of its chat calls: {error}") from error
-
-
-def _ended_before(requests: Sequence[TraceRequest], index: int) -> Iterator[int]:
-    """Indices of the earlier calls whose reply had ended when call ``index`` was sent."""
-    arrival = requests[index].arrival_seconds
-    return (earlier for earlier in range(index) if requests[earlier].end_seconds <= arrival)

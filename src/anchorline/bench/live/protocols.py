@@ -1,0 +1,145 @@
+"""The three protocols of agents: how a recorded body is sent again, and what the events of the answer say."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from anchorline.bench.client import CallFailed
+from anchorline.bench.live.counts import TokenCounts, anthropic_counts, openai_counts
+
+ANTHROPIC_VERSION = "2023-06-01"
+MESSAGE_DELTAS = frozenset({"text_delta", "thinking_delta", "input_json_delta"})
+RESPONSE_ENDINGS = frozenset({"response.completed", "response.incomplete", "response.failed"})
+
+
+class Reader(Protocol):
+    """Takes the events of one answer."""
+
+    timings: Mapping[str, Any]
+    """As llama-server and Anchorline have them; empty elsewhere."""
+    reply: list[int]
+    """Ids of the reply, where the server was asked for them and tells."""
+
+    def take(self, event: Mapping[str, Any]) -> bool:
+        """Whether ``event`` brings a piece of the reply: text, reasoning or a call. Raises CallFailed."""
+        ...
+
+    def counts(self) -> TokenCounts | None: ...
+
+
+@dataclass(slots=True)
+class ChatReader:
+    usage: Mapping[str, Any] = field(default_factory=dict)
+    timings: Mapping[str, Any] = field(default_factory=dict)
+    reply: list[int] = field(default_factory=list)
+
+    def take(self, event: Mapping[str, Any]) -> bool:
+        self.usage = event.get("usage") or self.usage
+        self.timings = event.get("timings") or self.timings
+        said = False
+        for choice in event.get("choices") or ():
+            delta = choice.get("delta") or {}
+            self.reply.extend(choice.get("tokens") or ())
+            said |= any(delta.get(part) for part in ("content", "reasoning_content", "reasoning", "tool_calls"))
+        return said
+
+    def counts(self) -> TokenCounts | None:
+        return openai_counts(self.usage, self.timings)
+
+
+@dataclass(slots=True)
+class MessagesReader:
+    usage: dict[str, Any] = field(default_factory=dict)
+    timings: Mapping[str, Any] = field(default_factory=dict)
+    reply: list[int] = field(default_factory=list)
+
+    def take(self, event: Mapping[str, Any]) -> bool:
+        if event.get("type") == "message_start":
+            self._note((event.get("message") or {}).get("usage"))
+        self._note(event.get("usage"))
+        delta = event.get("delta") or {}
+        return delta.get("type") in MESSAGE_DELTAS and any(
+            delta.get(part) for part in ("text", "thinking", "partial_json")
+        )
+
+    def _note(self, usage: Mapping[str, Any] | None) -> None:
+        """Later figures replace earlier ones: a stream may open before they are known."""
+        self.usage |= {name: value for name, value in (usage or {}).items() if value is not None}
+
+    def counts(self) -> TokenCounts | None:
+        return anthropic_counts(self.usage)
+
+
+@dataclass(slots=True)
+class ResponsesReader:
+    usage: Mapping[str, Any] = field(default_factory=dict)
+    timings: Mapping[str, Any] = field(default_factory=dict)
+    reply: list[int] = field(default_factory=list)
+
+    def take(self, event: Mapping[str, Any]) -> bool:
+        kind = str(event.get("type"))
+        if kind == "error":
+            raise CallFailed(str(event.get("message")), status=200)
+        if kind in RESPONSE_ENDINGS:
+            response = event.get("response") or {}
+            if response.get("status") == "failed":
+                raise CallFailed(str((response.get("error") or {}).get("message")), status=200)
+            self.usage = response.get("usage") or {}
+            self.timings = response.get("timings") or event.get("timings") or {}
+        return kind.endswith(".delta") and bool(event.get("delta"))
+
+    def counts(self) -> TokenCounts | None:
+        return openai_counts(self.usage, self.timings)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WireProtocol:
+    """One protocol: the field that bounds a reply, what asks for a stream, and who reads it."""
+
+    ending: str
+    """Of the paths of its calls."""
+    limit: str
+    dropped: tuple[str, ...] = ()
+    added: Mapping[str, Any] = field(default_factory=dict)
+    headers: Mapping[str, str] = field(default_factory=dict)
+    reader: type[ChatReader | MessagesReader | ResponsesReader]
+
+
+CHAT = WireProtocol(
+    ending="/chat/completions",
+    limit="max_tokens",
+    dropped=("max_completion_tokens",),
+    added={"stream_options": {"include_usage": True}},
+    reader=ChatReader,
+)
+MESSAGES = WireProtocol(
+    ending="/messages", limit="max_tokens", headers={"anthropic-version": ANTHROPIC_VERSION}, reader=MessagesReader
+)
+RESPONSES = WireProtocol(
+    ending="/responses", limit="max_output_tokens", dropped=("stream_options",), reader=ResponsesReader
+)
+
+
+def protocol_of(path: str) -> WireProtocol | None:
+    """What a call to ``path`` speaks; None for a path that no agent's call goes to."""
+    plain = path.partition("?")[0].rstrip("/")
+    return next((protocol for protocol in (CHAT, MESSAGES, RESPONSES) if plain.endswith(protocol.ending)), None)
+
+
+def sent_again(
+    body: Mapping[str, Any], protocol: WireProtocol, *, model: str | None, max_tokens: int
+) -> dict[str, Any]:
+    """``body`` as recorded, but greedy, streamed, with a reply of at most ``max_tokens``, and for ``model``."""
+    recorded = next(
+        (body[name] for name in (protocol.limit, *protocol.dropped) if isinstance(body.get(name), int)), None
+    )
+    return {
+        **{name: value for name, value in body.items() if name not in protocol.dropped},
+        **({} if model is None else {"model": model}),
+        **protocol.added,
+        protocol.limit: max_tokens if recorded is None else min(max_tokens, recorded),
+        "temperature": 0,
+        "stream": True,
+    }

@@ -1,0 +1,175 @@
+"""``anchorline replay --url``: what goes with it, what it prints, and when it fails."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from anchorline.bench.trace import CHAT_PATH
+from anchorline.cli.main import cli
+from anchorline.cli.replay import CALLS, OPTIONS, REPORT, RUNNING
+from anchorline.cli.replay_running import without_key
+from tests.bench.live.bodies import chat
+from tests.bench.live.strangers import Stranger, usage
+
+
+def write(path: Path, *paths: str) -> Path:
+    lines = [{"t": at, "t_end": at, "path": each, "body": chat("a", "b")} for at, each in enumerate(paths)]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    return write(tmp_path / "session.jsonl", CHAT_PATH, CHAT_PATH, "/v1/completions")
+
+
+@pytest.fixture
+def url() -> Iterator[str]:
+    with Stranger([usage(100, 60, prefilled=40)]).listening() as url:
+        yield url
+
+
+def replay(*arguments: object) -> Result:
+    return CliRunner().invoke(cli, ["replay", *map(str, arguments)])
+
+
+def test_the_tables_show_tokens_and_times(trace: Path, url: str) -> None:
+    result = replay(trace, "--url", url + "/v1/")
+    assert result.exit_code == 0, result.stderr
+    assert "1 of 3 calls left out" in result.stderr
+    row = next(line for line in result.stdout.splitlines() if line.startswith("session"))
+    assert row.split()[:6] == ["session", "2", "0", "200", "120", "80"]
+    assert row.split()[-1] == "bytes"
+    assert "TTFT warm" in result.stdout
+    assert "restored + prefilled = prompt (checked in 2 of 2 answers)" in result.stdout
+
+
+def test_the_json_says_how_calls_were_sent(trace: Path, url: str) -> None:
+    (report,) = json.loads(replay(trace, "--url", url, "--salt", "word", "--json").stdout)
+    assert (report["trace"], report["url"], report["prefilled_tokens"]) == ("session", url, 80)
+    settings = report["settings"]
+    assert (settings["salt"], settings["model"], settings["pace"]) == ("word", "strange-7b", None)
+
+
+def test_the_page_says_how_it_was_made_but_not_the_key(
+    trace: Path, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = tmp_path / "report.html"
+    arguments = [str(trace), "--url", url, "--html", str(page), "--api-key", "secret"]
+    monkeypatch.setattr("sys.argv", ["/usr/bin/anchorline", "replay", *arguments])
+    assert replay(*arguments).exit_code == 0
+    assert f"anchorline replay {trace} --url {url} --html {page} --api-key KEY" in page.read_text()
+    assert "secret" not in page.read_text()
+
+
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [
+        (["--api-key", "secret", "--json"], ["--api-key", "KEY", "--json"]),
+        (["--api-key=secret", "t"], ["--api-key=KEY", "t"]),
+        (["t"], ["t"]),
+    ],
+)
+def test_a_key_is_not_shown(given: list[str], shown: list[str]) -> None:
+    assert without_key(given) == shown
+
+
+@pytest.mark.parametrize(
+    ("ending", "arguments", "said"),
+    [
+        (None, (), "2 of 2 calls refused (session 0: HTTP 400: too long for me"),
+        (usage(100, 60, prefilled=41), (), "restored + prefilled is not the prompt in 2: session 0, session 1"),
+        (usage(100, 0), ("--max-ratio", 1.5), "times the oracle (--max-ratio 1.5)"),
+        (usage(100), ("--max-ratio", 1.5), "does not report what --max-ratio is about"),
+    ],
+    ids=["refused", "wrong sums", "too much", "not told"],
+)
+def test_what_is_wrong_fails_it(
+    trace: Path, ending: dict[str, object] | None, arguments: tuple[object, ...], said: str
+) -> None:
+    with Stranger([ending]).listening() as url:
+        result = replay(trace, "--url", url, *arguments)
+    assert result.exit_code == 1
+    assert said in result.stderr
+
+
+def test_each_call_makes_a_connection_of_its_own(tmp_path: Path) -> None:
+    """Some servers close one behind a streamed reply without a word."""
+    path = write(tmp_path / "session.jsonl", "/v1/responses", "/v1/responses")
+    ending = {"type": "response.completed", "response": {"status": "completed", "usage": {"input_tokens": 9}}}
+    stranger = Stranger([ending])
+    with stranger.listening() as url:
+        assert replay(path, "--url", url).exit_code == 0
+    assert len(set(stranger.ports)) == len(stranger.ports) == 3
+
+
+def test_without_a_ratio_to_keep_none_is_kept(trace: Path) -> None:
+    with Stranger([usage(100, 0)]).listening() as url:
+        assert replay(trace, "--url", url).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (("--model", "test:llama"), "--model is for servers that replay starts"),
+        (("--peer", "llama-server"), "--peer is for servers"),
+        (("--compare-no-cache",), "--compare-no-cache is for servers"),
+        (("--salt", "a", "--no-salt"), "--no-salt"),
+        (("--salt", " "), "--salt must not be empty"),
+        (("--mix", "--pace", "2"), "--mix"),
+        (("--mix", "--concurrency", "2"), "--mix"),
+        (("--pace", "fast"), "'recorded' nor 'none' nor a number"),
+        (("--pace", "0"), "must be more than 0"),
+        (("--pace", "nan"), "must be more than 0"),
+        (("--concurrency", "257"), "1<=x<=256"),
+        (("--url", "ftp://host"), "--url 'ftp://host' is not of the form"),
+    ],
+    ids=" ".join,
+)
+def test_what_does_not_go_together_is_named(trace: Path, arguments: tuple[str, ...], named: str) -> None:
+    result = replay(trace, "--url", "http://127.0.0.1:1", *arguments)
+    assert result.exit_code == 2
+    assert named in result.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("--pace", "2"), ("--concurrency", "2"), ("--html", "page.html"), ("--no-salt",), ("--model-name", "m")],
+    ids=" ".join,
+)
+def test_what_is_about_a_running_server_needs_one(trace: Path, arguments: tuple[str, ...]) -> None:
+    result = replay(trace, *arguments)
+    assert result.exit_code == 2
+    assert f"{arguments[0]} needs --url" in result.stderr
+
+
+def test_a_trace_without_words_needs_a_running_server(tmp_path: Path, url: str) -> None:
+    path = tmp_path / "blocks.jsonl"
+    path.write_text('{"timestamp": 0, "input_length": 9, "output_length": 1, "hash_ids": [1]}\n')
+    assert "needs --url" in replay(path).stderr
+    assert replay(path, "--url", url, "--concurrency", "2", "--pace", "recorded").exit_code == 0
+    assert "--block-tokens" in replay(path, "--url", url, "--block-tokens", "4").stderr
+
+
+def test_every_option_is_documented() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "replay.md").read_text()
+    sections = (CALLS, RUNNING, REPORT)
+    flags = [option.opts[0] for option in OPTIONS if option.section in sections]
+    assert [flag for flag in flags if f"`{flag}" not in page] == []
+
+
+def test_a_trace_that_holds_no_call_is_named(tmp_path: Path, url: str) -> None:
+    result = replay(write(tmp_path / "none.jsonl", "/v1/completions"), "--url", url)
+    assert result.exit_code == 2
+    assert "no chat completions, Messages or Responses in: none" in result.stderr
+
+
+def test_no_server_is_said(trace: Path) -> None:
+    result = replay(trace, "--url", "http://127.0.0.1:1")
+    assert result.exit_code == 1
+    assert "no answer from http://127.0.0.1:1" in result.stderr
