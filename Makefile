@@ -11,7 +11,7 @@ STAMP := .venv/.anchorline-setup
 export SKIP_LLAMA LLAMA_WHEEL_INDEX
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve demo agents lint types imports tests test test-long bench-replay bench-peers bench-warm-turn bench-decode bench-constrained bench-arena bench-chain bench-long bench-seal bench-rewrites clean
+.PHONY: help setup serve demo agents lint types imports tests test test-long bench bench-replay bench-peers bench-warm-turn bench-decode bench-constrained bench-arena bench-chain bench-long bench-seal bench-rewrites clean
 
 help: ## List the targets.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -61,6 +61,9 @@ test-long: $(STAMP) ## The tests that take more than a minute.
 
 agents: $(STAMP) ## Run a real agent against a server that follows a script (AGENT=hermes; docs/agents.md names all).
 	@$(BIN)/python scripts/agents/run.py $(AGENT) $(ARGS)
+
+bench: $(STAMP) ## The standing workloads beside other servers; writes BENCHMARKS.md (docs/benchmarks.md).
+	@$(BIN)/anchorline bench --markdown BENCHMARKS.md $(ARGS)
 
 bench-replay: $(STAMP) ## Replay agent traces (ARGS="TRACE... [--mix] ...") and compare prefilled tokens with the oracle.
 	@$(BIN)/anchorline replay $(ARGS)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import fields
 from pathlib import Path
 
+import pytest
+
 from anchorline.api.thinking import TEMPLATE_KWARGS
 from anchorline.metrics.metrics import Metrics
 from anchorline.prompt.effort import EFFORTS
@@ -14,6 +16,7 @@ from anchorline.prompt.rewrites import Rewrites
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 REWRITES = (ROOT / "docs" / "rewrites.md").read_text()
+BENCHMARKS = ROOT / "BENCHMARKS.md"
 
 
 def test_template_options_and_efforts_are_listed() -> None:
@@ -34,3 +37,11 @@ def test_every_rewrite_is_listed_and_described() -> None:
 def test_counts_of_the_rewrites_have_a_command() -> None:
     assert "make bench-rewrites" in REWRITES
     assert "\nbench-rewrites:" in (ROOT / "Makefile").read_text()
+
+
+@pytest.mark.skipif(not BENCHMARKS.is_file(), reason="no BENCHMARKS.md: 'make bench' writes it")
+def test_the_headline_is_that_of_the_benchmarks() -> None:
+    """Each row of the first table of BENCHMARKS.md, word for word, and no other that claims to come from there."""
+    rows = [line for line in BENCHMARKS.read_text().splitlines() if line.endswith("[BENCHMARKS.md](BENCHMARKS.md) |")]
+    assert rows
+    assert [line for line in README.splitlines() if line.endswith("[BENCHMARKS.md](BENCHMARKS.md) |")] == rows

@@ -70,7 +70,7 @@ def test_each_fault_is_said(visit: Visit, exit_code: int, said: str | None) -> N
     load = Load(context_tokens=4096, conversations=2, head_tokens=HEAD, tokens=END, turns=TURNS, budget_bytes=500_000)
     report = Report(
         load=load,
-        footprint=Footprint(kv_bytes=1, row_bytes=100),
+        footprint=Footprint(kind="plain", kv_bytes=1, row_bytes=100),
         limit_bytes=1,
         peak_bytes=1,
         head_tokens=HEAD,

@@ -24,9 +24,15 @@ class Peer(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerAnswer:
+    """Times are milliseconds; None where they were not measured."""
+
     prompt_tokens: int
     prefilled_tokens: int
     reply_tokens: Tokens
+    ttft_ms: float | None = None
+    """From sending the request to the first token received."""
+    prefill_ms: float | None = None
+    """Of that, the peer's own figure for its prefill."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

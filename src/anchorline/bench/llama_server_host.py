@@ -2,7 +2,8 @@
 
 Run by path with a Python that has xllamacpp and perhaps nothing else, so it imports only that and the
 standard library. Usage: llama_server_host.py JSON with model, context_tokens, parallel, threads, gpu_layers,
-flash_attention (on, off or auto), chat, cache_ram_mib.
+flash_attention (on, off or auto), chat, unified, cache_ram_mib, context_checkpoints, checkpoint_step_tokens; what is
+null stays at its default.
 """
 
 from __future__ import annotations
@@ -11,6 +12,12 @@ import json
 import os
 import signal
 import sys
+
+CACHE_FIELDS = {
+    "cache_ram_mib": "cache_ram_mib",
+    "context_checkpoints": "n_ctx_checkpoints",
+    "checkpoint_step_tokens": "checkpoint_min_step",
+}
 
 
 def main() -> None:
@@ -21,14 +28,15 @@ def main() -> None:
     params.model.path = settings["model"]
     params.n_ctx = settings["context_tokens"]
     params.n_parallel = settings["parallel"]
-    params.kv_unified = True
+    params.kv_unified = settings["unified"]
     params.cpuparams.n_threads = settings["threads"]
     params.cpuparams_batch.n_threads = settings["threads"]
     params.n_gpu_layers = settings["gpu_layers"]
     params.flash_attn_type = {"auto": -1, "off": 0, "on": 1}[settings["flash_attention"]]
     params.cache_prompt = True
-    if settings["cache_ram_mib"] is not None:
-        params.cache_ram_mib = settings["cache_ram_mib"]
+    for setting, field in CACHE_FIELDS.items():
+        if settings[setting] is not None:
+            setattr(params, field, settings[setting])
     params.endpoint_slots = True
     params.hostnames = ["127.0.0.1"]
     params.ui = False

@@ -66,8 +66,9 @@ class Load:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Footprint:
-    """Sizes that ``anchorline fit`` computes for a model, in bytes."""
+    """What ``anchorline fit`` computes for a model: sizes in bytes, and its kind of memory."""
 
+    kind: str
     kv_bytes: int
     row_bytes: int
 
@@ -156,13 +157,13 @@ def serve(model: str, load: Load, cache_bytes: int, arguments: Sequence[str]) ->
 
 
 def measure_footprint(model: str, context_tokens: int) -> Footprint:
-    """Bytes of the live KV cache and of one token's rows, by ``anchorline fit``. Raises AnchorlineError."""
+    """What ``anchorline fit`` says of ``model``. Raises AnchorlineError."""
     command = [sys.executable, "-m", "anchorline", "fit", model, "--ctx", str(context_tokens), "--parallel", "1"]
     done = subprocess.run([*command, "--json"], capture_output=True, text=True, check=False)
     if not done.stdout:
         raise AnchorlineError(f"anchorline fit failed: {done.stderr.strip()}")
     sizes = json.loads(done.stdout)
-    return Footprint(kv_bytes=sizes["kv_bytes"], row_bytes=sizes["row_bytes"])
+    return Footprint(kind=sizes["kind"], kv_bytes=sizes["kv_bytes"], row_bytes=sizes["row_bytes"])
 
 
 def process_bytes(pid: int, name: str) -> int:

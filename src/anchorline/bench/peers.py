@@ -1,20 +1,24 @@
-"""llama-server beside us: the same model, the same token ids, its own idea of a cache."""
+"""Other servers beside us: the same model, the same prompts, their own idea of a cache."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
-from dataclasses import dataclass
+import time
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from anchorline.bench.calls import PeerAnswer
-from anchorline.bench.client import Client
+from anchorline.bench.client import CallFailed, Client
 from anchorline.bench.oracle import Tokens, as_tokens
 from anchorline.bench.process import ServerProcess
 from anchorline.errors import ConfigError
 
+UVICORN_LISTENING = re.compile(r"Uvicorn running on (http://\S+)")
 HOST_SCRIPT = Path(__file__).with_name("llama_server_host.py")
 
 
@@ -31,26 +35,24 @@ class PeerSettings:
     """``on``, ``off`` or ``auto``."""
     chat: bool = False
     """Whether it answers chats, too, by the model's own template; one that it cannot parse ends it at the start."""
+    unified: bool = True
+    """Whether all slots share one context, as they do by default; else each has its own share of it."""
     cache_ram_mib: int | None = None
-    """Of its RAM cache; None leaves it at its default of 8192."""
+    """Of its RAM cache; None leaves it at its default of 8192, -1 takes the limit away."""
+    context_checkpoints: int | None = None
+    """States kept of each slot of a stateful model; None leaves it at its default of 32."""
+    checkpoint_step_tokens: int | None = None
+    """Tokens between two of them at least; None leaves it at its default of 8192."""
 
 
 class LlamaServer:
     """llama-server from the package ``xllamacpp``, in a process of ``python`` (see ``check_python``); close it."""
 
     name = "llama-server"
+    package = "xllamacpp"
 
     def __init__(self, settings: PeerSettings, *, python: str) -> None:
-        arguments = {
-            "model": str(settings.model),
-            "context_tokens": settings.context_tokens,
-            "parallel": settings.parallel,
-            "threads": settings.threads,
-            "gpu_layers": settings.gpu_layers,
-            "flash_attention": settings.flash_attention,
-            "chat": settings.chat,
-            "cache_ram_mib": settings.cache_ram_mib,
-        }
+        arguments = {**asdict(settings), "model": str(settings.model)}
         environment = {**os.environ, "OMP_WAIT_POLICY": "passive"}
         self._process = ServerProcess([python, str(HOST_SCRIPT), json.dumps(arguments)], environment=environment)
         try:
@@ -71,13 +73,25 @@ class LlamaServer:
             "temperature": 0,
             "cache_prompt": True,
             "return_tokens": True,
+            "stream": True,
         }
-        answer = self._client.post("/completion", body)
-        timings = answer["timings"]
+        reply: list[int] = []
+        timings: dict[str, Any] = {}
+        ttft_ms: float | None = None
+        started = time.perf_counter()
+        for event in self._client.events("/completion", body):
+            if ttft_ms is None:
+                ttft_ms = (time.perf_counter() - started) * 1000
+            reply.extend(event.get("tokens") or ())
+            timings = event.get("timings") or timings
+        if not timings:
+            raise CallFailed("llama-server ended its answer early", status=200)
         return PeerAnswer(
             prompt_tokens=int(timings["prompt_n"]) + int(timings["cache_n"]),
             prefilled_tokens=int(timings["prompt_n"]),
-            reply_tokens=as_tokens(answer["tokens"]),
+            reply_tokens=as_tokens(reply),
+            ttft_ms=ttft_ms,
+            prefill_ms=float(timings["prompt_ms"]),
         )
 
     def close(self) -> None:
@@ -93,14 +107,69 @@ class LlamaServer:
         self.close()
 
 
+class LlamaCppPythonServer:
+    """The server that comes with llama-cpp-python, in a process of ``python``; close it.
+
+    It takes no token ids and reports no cached tokens: it gets the text of each prompt, and only times are measured.
+    """
+
+    name = "llama-cpp-python"
+    package = "llama_cpp.server.app"
+
+    def __init__(self, settings: PeerSettings, *, python: str) -> None:
+        options = {
+            "model": settings.model,
+            "n_ctx": settings.context_tokens,
+            "n_threads": settings.threads,
+            "n_threads_batch": settings.threads,
+            "n_gpu_layers": settings.gpu_layers,
+            "flash_attn": settings.flash_attention == "on",
+            # Else a call would end the one before it.
+            "interrupt_requests": False,
+            "port": 0,
+        }
+        flags = [part for name, value in options.items() for part in (f"--{name}", str(value))]
+        self._process = ServerProcess(
+            [python, "-m", "llama_cpp.server", *flags],
+            environment={**os.environ, "OMP_WAIT_POLICY": "passive"},
+            listening=UVICORN_LISTENING,
+        )
+        try:
+            self._client = Client(self._process.wait_until_listening())
+        except BaseException:
+            self._process.stop()
+            raise
+
+    def complete(self, text: str, *, max_tokens: int) -> float:
+        """Continue ``text`` greedily; milliseconds to the first token. Raises CallFailed."""
+        body = {"prompt": text, "max_tokens": max_tokens, "temperature": 0, "stream": True}
+        ttft_ms: float | None = None
+        started = time.perf_counter()
+        for _ in self._client.events("/v1/completions", body):
+            if ttft_ms is None:
+                ttft_ms = (time.perf_counter() - started) * 1000
+        if ttft_ms is None:
+            raise CallFailed("llama-cpp-python gave no token", status=200)
+        return ttft_ms
+
+    def close(self) -> None:
+        self._client.close()
+        self._process.stop()
+
+
 def check_python(python: str) -> None:
     """Raise ConfigError unless ``python`` can import xllamacpp."""
-    try:
-        code = subprocess.run([python, "-c", "import xllamacpp"], check=False, capture_output=True).returncode
-    except OSError as error:
-        raise ConfigError(f"--peer-python {python}: {error}") from error
-    if code:
+    if not can_import(python, LlamaServer.package):
         raise ConfigError(
             f"--peer llama-server needs the package xllamacpp, which {python} cannot import; "
             f"install it with pip install 'anchorline[peers]' or name another Python with --peer-python"
         )
+
+
+def can_import(python: str, module: str) -> bool:
+    """Whether ``python`` has ``module`` and all that it needs. Raises ConfigError when there is no such Python."""
+    try:
+        done = subprocess.run([python, "-c", f"import {module}"], check=False, capture_output=True)
+    except OSError as error:
+        raise ConfigError(f"--peer-python {python}: {error}") from error
+    return done.returncode == 0

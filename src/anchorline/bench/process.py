@@ -24,6 +24,7 @@ class ServerFailed(AnchorlineError):
 class ServerProcess:
     """Starts ``command``, waits for its line "listening on URL", and stops it at the end.
 
+    ``listening`` finds that line where a server words it differently; its first group is the URL.
     Use as a context manager. The child's stderr is read to its end by a thread, so it never blocks.
     """
 
@@ -32,9 +33,11 @@ class ServerProcess:
         command: Sequence[str],
         *,
         environment: dict[str, str] | None = None,
+        listening: re.Pattern[str] = LISTENING,
         stop_seconds: float = STOP_SECONDS,
         kept_lines: int = KEPT_LINES,
     ) -> None:
+        self._listening = listening
         self._stop_seconds = stop_seconds
         self.url: str | None = None
         self.lines: deque[str] = deque(maxlen=kept_lines)
@@ -96,7 +99,7 @@ class ServerProcess:
         with stream:
             for line in stream:
                 self.lines.append(line.rstrip("\n"))
-                found = LISTENING.search(line)
+                found = self._listening.search(line)
                 if found is not None and self.url is None:
                     self.url = found.group(1)
                     self._settled.set()

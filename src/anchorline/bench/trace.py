@@ -13,12 +13,14 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from anchorline.errors import ConfigError
 
 CHAT_PATH = "/v1/chat/completions"
 SECOND_SESSION_REQUESTS = 12
+
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +99,7 @@ def mix(traces: Sequence[Trace]) -> Trace:
     The first trace brings a second session: its first calls again with other user texts, so that two
     conversations share one head. It takes the third turn of each round.
     """
-    return Trace(name="mix", requests=tuple(_round_robin([trace.requests for trace in mix_members(traces)])))
+    return Trace(name="mix", requests=tuple(round_robin([trace.requests for trace in mix_members(traces)])))
 
 
 def mix_members(traces: Sequence[Trace]) -> list[Trace]:
@@ -144,13 +146,14 @@ def _request(entry: dict[str, Any], earlier: Sequence[TraceRequest], tools: dict
     return TraceRequest(path=path, body=body, arrival_seconds=arrival_seconds, end_seconds=end_seconds)
 
 
-def _round_robin(queues: Iterable[Iterable[TraceRequest]]) -> Iterator[TraceRequest]:
+def round_robin(queues: Iterable[Iterable[Item]]) -> Iterator[Item]:
+    """One item of each queue in turn, until all are empty."""
     running = [iter(queue) for queue in queues]
     while running:
         still_running = []
         for queue in running:
-            request = next(queue, None)
-            if request is not None:
+            for item in queue:
                 still_running.append(queue)
-                yield request
+                yield item
+                break
         running = still_running

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from anchorline import __version__
+from anchorline.cli.bench import bench
 from anchorline.cli.cache import cache_group
 from anchorline.cli.demo import demo
 from anchorline.cli.doctor import doctor
@@ -27,6 +28,7 @@ cli.add_command(fit_command)
 cli.add_command(cache_group)
 cli.add_command(demo)
 cli.add_command(replay)
+cli.add_command(bench)
 cli.add_command(simulate)
 cli.add_command(doctor)
 cli.add_command(record)

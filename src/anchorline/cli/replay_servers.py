@@ -46,43 +46,53 @@ class ModelFiles:
 
 
 def prepare_model(options: Options, folder: Path) -> ModelFiles:
-    """What each server loads; a test model is written to a file only for the peer, or to be cut."""
-    if not options.model.startswith(TEST_PREFIX):
-        path = bench_model(options.model, folder=folder, layers=options.layers, context_tokens=options.context_tokens)
+    """What each server loads."""
+    return model_files(
+        options.model,
+        folder=folder,
+        layers=options.layers,
+        context_tokens=options.context_tokens,
+        for_peers=options.peer is not None,
+    )
+
+
+def model_files(model: str, *, folder: Path, layers: int | None, context_tokens: int, for_peers: bool) -> ModelFiles:
+    """``model`` with ``layers`` of its layers, or all; a test model is written to a file for peers, or to be cut."""
+    if not model.startswith(TEST_PREFIX):
+        path = bench_model(model, folder=folder, layers=layers, context_tokens=context_tokens)
         return ModelFiles(served=str(path), peer=path)
-    if options.context_tokens > testmodel.MAX_CONTEXT:
-        raise ConfigError(
-            f"--ctx must be at most {testmodel.MAX_CONTEXT} for a test model, not {options.context_tokens}"
-        )
-    if options.peer is None and options.layers is None:
-        return ModelFiles(served=options.model, peer=None)
+    if context_tokens > testmodel.MAX_CONTEXT:
+        raise ConfigError(f"--ctx must be at most {testmodel.MAX_CONTEXT} for a test model, not {context_tokens}")
+    if not for_peers and layers is None:
+        return ModelFiles(served=model, peer=None)
     path = folder / "test-model.gguf"
-    loaded = load_model(ModelConfig(model=options.model, test_context=options.context_tokens))
+    loaded = load_model(ModelConfig(model=model, test_context=context_tokens))
     testmodel.save(loaded.handle, path)
     loaded.close()
-    if options.layers is None:
-        return ModelFiles(served=options.model, peer=path)
-    path = bench_model(str(path), folder=folder, layers=options.layers, context_tokens=options.context_tokens)
+    if layers is None:
+        return ModelFiles(served=model, peer=path)
+    path = bench_model(str(path), folder=folder, layers=layers, context_tokens=context_tokens)
     return ModelFiles(served=str(path), peer=path)
+
+
+def serve_arguments(
+    served: str, *, context_tokens: int, threads: int, parallel: int, flash_attention: str
+) -> list[str]:
+    """What ``anchorline serve`` is told: the model ``served``, and what its peers are told too."""
+    sizes = ["--ctx", str(context_tokens), "--threads", str(threads), "--parallel", str(parallel)]
+    arguments = [served, *sizes, "--flash-attn", flash_attention, "--log-level", "warning"]
+    return [*arguments, "--test-context", str(context_tokens)] if served.startswith(TEST_PREFIX) else arguments
 
 
 def start_server(stack: ExitStack, options: Options, model: ModelFiles, *more: str) -> str:
     """Start ``anchorline serve`` until ``stack`` is closed; returns its URL."""
-    arguments = [
+    arguments = serve_arguments(
         model.served,
-        "--ctx",
-        str(options.context_tokens),
-        "--threads",
-        str(options.threads),
-        "--parallel",
-        str(options.parallel),
-        "--flash-attn",
-        options.flash_attention,
-        "--log-level",
-        "warning",
-    ]
-    if model.served.startswith(TEST_PREFIX):
-        arguments += ["--test-context", str(options.context_tokens)]
+        context_tokens=options.context_tokens,
+        threads=options.threads,
+        parallel=options.parallel,
+        flash_attention=options.flash_attention,
+    )
     if options.compare:
         arguments.append("--exact")
     server = stack.enter_context(start_anchorline([*arguments, *options.serve_args, *more]))
