@@ -201,6 +201,13 @@ class EngineConfig:
     queue: int = setting(
         64, "--queue", "Requests that may wait; one more is answered with 429.", minimum=0, maximum=100000
     )
+    max_passes: int = setting(
+        16,
+        "--max-passes",
+        "How many later requests with less to prefill may start before one that waits; 0 keeps to their order.",
+        minimum=0,
+        maximum=100000,
+    )
     cache: bool = setting(True, "--cache/--no-cache", "Restore and save prefixes.")
     exact: bool = setting(
         False,

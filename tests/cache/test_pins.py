@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import count
 from typing import Any
 
 import pytest
@@ -19,11 +20,12 @@ OWNERS = Owners("us", common_tokens=0)
 
 
 class Wood:
-    """A tree of kept segments, and pins on them that may hold 100 tokens."""
+    """A tree of kept segments, and pins on them that may hold 100 tokens. What was asked for last is worth most."""
 
     def __init__(self, *, limit: int = 100) -> None:
         self.tree = SegmentTree()
-        self.pins = Pins(limit_bytes=100 * BYTES_PER_TOKEN, limit=limit)
+        self.pins = Pins(limit_bytes=100 * BYTES_PER_TOKEN, limit=limit, worth=lambda segment: segment.last_used)
+        self._asked = count(1)
 
     def segment(self, *ids: int, state_bytes: int = 0) -> Segment:
         """The segment at the end of a path whose nodes have ten of each id."""
@@ -33,6 +35,7 @@ class Wood:
             (node,) = self.tree.descend(tokens_of(history), end, OWNERS, from_node=node)
             if node.rows is None:
                 self.tree.keep(node, Rows(memoryview(bytes(10 * BYTES_PER_TOKEN)), end - 10, end, lambda: None))
+        node.last_used = next(self._asked)
         if state_bytes:
             self.tree.keep_state(node, State(memoryview(bytes(state_bytes)), lambda: None))
         return node
@@ -121,6 +124,19 @@ def test_the_weakest_give_way_first_and_explicit_pins_never(newer: PinKind, goin
     wood = full_wood()
     assert wood.pin("new", newer, wood.segment(*[9] * (3 + 2 * len(going)))) is PinRefusal.OVER_BUDGET
     assert wood.ids == [EXPLICIT, BREAKPOINT, CONVERSATION, HEAD], "nothing goes for what does not fit in the end"
+
+
+def test_a_head_gives_way_to_one_that_is_worth_more(wood: Wood) -> None:
+    frequent, seldom = wood.segment(1, 1, 1, 1), wood.segment(2, 2, 2, 2)
+    for head in (seldom, frequent):
+        wood.pin(f"head {head.tokens[0]}", HEAD, head)
+    frequent.last_used = 100
+    assert isinstance(wood.pin("better", HEAD, wood.segment(3, 3, 3, 3)), Pin)
+    assert wood.ids == ["head 1", "better"], "though that was used later"
+    worse = wood.segment(4, 4, 4, 4)
+    worse.last_used = 0
+    assert wood.pin("worse", HEAD, worse) is PinRefusal.OVER_BUDGET
+    assert wood.ids == ["head 1", "better"]
 
 
 def test_of_one_rank_the_one_used_longest_ago_gives_way(wood: Wood) -> None:

@@ -113,8 +113,15 @@ def test_large_states_are_worth_less_by_the_byte_and_rows_without_one_nothing() 
     assert values[0] == 0.0 < values[1] < values[2]
 
 
-def test_what_is_not_kept_yet_is_judged_as_what_is() -> None:
-    assert cost_aware_at(3, segment(kept=False)) == pytest.approx(cost_aware_at(3, segment(kept=True)))
+def test_what_is_not_kept_yet_has_to_be_worth_clearly_more() -> None:
+    """So of what is used about as often one part stays, instead of each pushing out the other."""
+    kept = segment(used_at=(0, 6, 12))
+    assert cost_aware_at(16, segment(used_at=(1, 5, 11), kept=False)) < cost_aware_at(16, kept)
+    assert cost_aware_at(16, segment(used_at=(11, 13, 15), kept=False)) > cost_aware_at(16, kept)
+
+
+def test_on_probation_the_newer_takes_the_place_of_the_older() -> None:
+    assert cost_aware_at(9, segment(used_at=(9,), kept=False)) > cost_aware_at(9, segment(used_at=(8,)))
 
 
 @pytest.mark.parametrize("policy", EVICTION.values(), ids=EVICTION.keys())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 
+from anchorline.cache.cuts import PIECE_TOKENS_MIN
 from anchorline.cache.pins import PinEnd, PinRefusal
 from anchorline.cache.policy import KeepValue, cost_aware
 from anchorline.cache.prefix_cache import PIECE_SHARE, PrefixCache
@@ -97,8 +98,16 @@ def test_pins_past_half_the_budget_are_given_up_oldest_first() -> None:
     assert cache.pins.ended == {PinEnd.GAVE_WAY: 2}
 
 
-def test_a_head_over_the_pin_limit_is_refused_and_counted() -> None:
+def test_of_a_head_over_the_pin_limit_the_beginning_is_pinned() -> None:
     cache = make_cache(1000)
+    for name in (1, 2):
+        save(cache, conversation(name, 700, 800))
+        assert [pin.tokens for pin in cache.pins.of("")] == [PIECE_TOKENS_MIN], "half of the budget holds one piece"
+    assert not cache.pins.refused
+
+
+def test_a_head_without_a_piece_within_the_pin_limit_is_refused_and_counted() -> None:
+    cache = make_cache(1000, longest_piece=2000)
     save(cache, conversation(1, 700, 800))
     assert len(cache.pins) == 0
     assert cache.pins.refused == {PinRefusal.OVER_BUDGET: 1}

@@ -52,6 +52,7 @@ class Harness:
         exact: bool = False,
         checkpoint_every: int = 0,
         eviction: str = "cost-aware",
+        max_passes: int = 16,
         step_seconds: float = 0.001,
     ) -> None:
         """``step_seconds`` is what everything seems to take, a decode call for one."""
@@ -63,6 +64,7 @@ class Harness:
             exact=exact,
             checkpoint_every=checkpoint_every,
             eviction=eviction,
+            max_passes=max_passes,
             cache=cache_bytes is not None,
             cache_ram_bytes=cache_bytes or 0,
         )

@@ -89,10 +89,15 @@ class Pinning:
                 self.pins.refuse(granted, kind, wish.position)
 
     def _pin_head(self, prompt: Prompt, head: int, now: float) -> None:
-        segment = self.place(prompt, head)
-        if isinstance(segment, PinRefusal) or segment.end != head:
+        """Pin what is kept of the head; of one that is larger than all pins may be, its beginning."""
+        places = self._places(self._kept(prompt, head))
+        if not places:
             return
-        made = self.pins.pin(self._order(prompt, segment, PinKind.HEAD), now)
+        fitting = (segment for segment in reversed(places) if pinned_bytes([segment]) <= self.pins.limit_bytes)
+        segment = next(fitting, None)
+        made: Pin | PinRefusal = PinRefusal.OVER_BUDGET
+        if segment is not None:
+            made = self.pins.pin(self._order(prompt, segment, PinKind.HEAD), now)
         if isinstance(made, PinRefusal):
             self.pins.refuse(made, PinKind.HEAD, head)
 
@@ -198,10 +203,14 @@ class Pinning:
         is_whole = bool(kept) and kept[-1].end == position
         if self.tree.splitting and not self.tree.stateful:
             return kept[-1] if is_whole else PinRefusal.NOT_KEPT
-        places = [segment for segment in kept if segment.state is not None or not self.tree.stateful]
+        places = self._places(kept)
         if places:
             return places[-1]
         return PinRefusal.NO_STATE if self.tree.stateful and is_whole else PinRefusal.NOT_KEPT
+
+    def _places(self, kept: list[Segment]) -> list[Segment]:
+        """Those of ``kept`` at whose ends a prompt can be resumed."""
+        return [segment for segment in kept if segment.state is not None or not self.tree.stateful]
 
     def _kept(self, prompt: Prompt, position: int) -> list[Segment]:
         """The kept segments of the first ``position`` tokens; a splitting tree is split where they end."""
@@ -220,7 +229,11 @@ class Pinning:
         ttl_seconds: float | None = None,
         name: str | None = None,
     ) -> PinOrder:
-        id = content_id(prompt.tenant, prompt.tokens[: segment.end])
+        end = segment.end
+        if kind is PinKind.HEAD:  # one pin, however much of the head it holds
+            assert prompt.head_position is not None
+            end = prompt.head_position
+        id = content_id(prompt.tenant, prompt.tokens[:end])
         if kind is PinKind.CONVERSATION:
             assert prompt.conversation is not None
             id = conversation_id(prompt.tenant, prompt.conversation)

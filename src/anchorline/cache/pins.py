@@ -1,7 +1,8 @@
 """Pins: promises that a segment, and with it its parents, stays. Pure bookkeeping; time is passed in.
 
 Pins are bounded in number and bytes. When one more is too much, those that have to give way to it go, weakest
-kind and least recently used first; when that does not help it is refused and nothing changes.
+kind first, of heads what is worth least and of others what was used longest ago; when that does not help it is
+refused and nothing changes. To a head only heads give way that are worth less.
 
     gives way to      head   wish   explicit
     head               yes    yes     yes        made by the server for system + tools
@@ -14,7 +15,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import Counter, OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -119,9 +120,11 @@ class Pin:
 class Pins:
     """Every pin of one cache, least recently used first."""
 
-    def __init__(self, *, limit_bytes: int, limit: int) -> None:
+    def __init__(self, *, limit_bytes: int, limit: int, worth: Callable[[Segment], float]) -> None:
+        """``worth`` is the eviction policy's: of two heads the one that is worth less gives way."""
         self.limit_bytes = limit_bytes
         self.limit = limit
+        self._worth = worth
         self.ended: Counter[str] = Counter()
         """Pins that are gone, by PinEnd; only grows."""
         self.refused: Counter[str] = Counter()
@@ -212,9 +215,8 @@ class Pins:
         others = [pin for pin in self._pins.values() if pin.id != order.id]
         count, held = len(others) + 1, _Tally(pin.segment for pin in others)
         held.add(order.segment)
-        weaker = [pin for pin in others if pin.kind is not PinKind.EXPLICIT and pin.kind.rank <= order.kind.rank]
         going: list[Pin] = []
-        for pin in sorted(weaker, key=lambda pin: pin.kind.rank):
+        for pin in self._weaker(others, order):
             if count <= self.limit and held.nbytes <= self.limit_bytes:
                 break
             before = held.nbytes
@@ -227,6 +229,18 @@ class Pins:
         if count > self.limit:
             return PinRefusal.TOO_MANY
         return going if held.nbytes <= self.limit_bytes else PinRefusal.OVER_BUDGET
+
+    def _weaker(self, pins: Iterable[Pin], order: PinOrder) -> list[Pin]:
+        """Those of ``pins`` that give way to ``order``, in the order in which they go."""
+        weaker = [pin for pin in pins if pin.kind is not PinKind.EXPLICIT and pin.kind.rank <= order.kind.rank]
+        if order.kind is PinKind.HEAD:
+            worth = self._worth(order.segment)
+            weaker = [pin for pin in weaker if self._worth(pin.segment) < worth]
+        return sorted(weaker, key=self._firmness)
+
+    def _firmness(self, pin: Pin) -> tuple[int, float]:
+        """The smallest goes first; of the same the one used longest ago."""
+        return pin.kind.rank, self._worth(pin.segment) if pin.kind is PinKind.HEAD else 0.0
 
     # -- using --------------------------------------------------------------------------------
 
@@ -267,7 +281,7 @@ class Pins:
         weaker = [pin for pin in self._pins.values() if pin.kind is not PinKind.EXPLICIT]
         if not weaker:
             return False
-        self._end(min(weaker, key=lambda pin: pin.kind.rank), PinEnd.GAVE_WAY)
+        self._end(min(weaker, key=self._firmness), PinEnd.GAVE_WAY)
         return True
 
     def forget_lost(self, *, stateful: bool) -> None:

@@ -16,6 +16,8 @@ FIRST_SIGHT_TURNS = 64
 """What was seen once counts as what is used once in so many turns of conversations, until it is used again."""
 NEXT_TURN = 0.5
 """How likely a conversation goes on from its newest tokens: it may go on beside them, or never."""
+NEWCOMER = 0.5
+"""What is not kept yet counts so much less: else what is used about as often would take turns, and none be there."""
 LEFTOVER = 1e-9
 """What a side call's segments count in comparison with all others."""
 
@@ -61,16 +63,15 @@ def expected_uses(segment: Segment, *, tick: int, turn: int) -> float:
 
     One in each of its usual gaps, and once it is overdue one in as long as it has not been used. Tokens
     seen once have no gap of their own: a conversation's next turn comes as its last ones did, anything
-    else is on probation, the newer before the older.
+    else is on probation, the newer before the older. What has a rhythm and is not kept yet counts less.
     """
     if segment.call_class is CallClass.SIDE:
         return LEFTOVER / (1 + tick - segment.last_used)
+    if segment.use_gap is None and segment.call_class is not CallClass.CONVERSATION:
+        return 1 / (FIRST_SIGHT_TURNS + tick - segment.last_used)
     age = turn - segment.last_turn + 1
-    if segment.use_gap is not None:
-        return 1 / max(segment.use_gap, age)
-    if segment.call_class is CallClass.CONVERSATION:
-        return NEXT_TURN / max(_gap_before(segment), age)
-    return 1 / (FIRST_SIGHT_TURNS + tick - segment.last_used)
+    uses = NEXT_TURN / max(_gap_before(segment), age) if segment.use_gap is None else 1 / max(segment.use_gap, age)
+    return uses if segment.rows is not None else NEWCOMER * uses
 
 
 def _gap_before(segment: Segment) -> float:

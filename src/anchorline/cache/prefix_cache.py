@@ -82,7 +82,11 @@ class PrefixCache:
         )
         self.arena = self.storage.arena
         self.counters = self.storage.counters
-        self.pins = Pins(limit_bytes=min(pin_budget_bytes, self.arena.budget_bytes), limit=max_pins)
+        self.pins = Pins(
+            limit_bytes=min(pin_budget_bytes, self.arena.budget_bytes),
+            limit=max_pins,
+            worth=lambda segment: self.storage.worth([segment]),
+        )
         self.pinning = Pinning(
             tree=self.tree,
             pins=self.pins,

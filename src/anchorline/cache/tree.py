@@ -92,10 +92,10 @@ class Segment:
         """Turns between two such calls, smoothed; None while there was one."""
 
     def note_use(self, tick: int, turn: int, call_class: CallClass) -> None:
-        """A call came back to these tokens. Uses that follow more quickly count at once, slower ones bit by bit."""
+        """A call came back to these tokens."""
         elapsed = float(max(turn - self.last_turn, 1))
         gap = elapsed if self.use_gap is None else self.use_gap
-        self.use_gap = min(elapsed, (gap + elapsed) / 2)
+        self.use_gap = (gap + elapsed) / 2
         self.last_used, self.last_turn = tick, turn
         self.call_class = max(self.call_class, call_class)
 

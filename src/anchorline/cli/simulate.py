@@ -95,6 +95,7 @@ class Row:
 )
 @click.option("--parallel", type=click.IntRange(1, 250), default=4, show_default=True, help="Streams at the same time.")
 @click.option("--resident-idle", type=click.IntRange(0, 250), default=2, show_default=True, help="As for serve.")
+@click.option("--max-passes", type=click.IntRange(0), default=16, show_default=True, help="As for serve.")
 @click.option(
     "--ctx", "context_tokens", type=click.IntRange(256, 1 << 24), default=65536, show_default=True, help="As for serve."
 )
@@ -126,6 +127,7 @@ def simulate(
     budgets: tuple[int | Fraction, ...],
     parallel: int,
     resident_idle: int,
+    max_passes: int,
     context_tokens: int,
     bytes_per_token: int,
     state_bytes: int,
@@ -148,7 +150,7 @@ def simulate(
         loaded.close()
     bench = _Bench(
         sizes=Sizes(bytes_per_token=bytes_per_token, state_bytes=state_bytes),
-        config=EngineConfig(parallel=parallel, resident_idle=resident_idle),
+        config=EngineConfig(parallel=parallel, resident_idle=resident_idle, max_passes=max_passes),
         context_tokens=context_tokens,
         vocab_size=vocab_size,
     )

@@ -16,6 +16,7 @@ from anchorline.cache.prefix_cache import PrefixCache
 from anchorline.cache.tokens import common_prefix
 from anchorline.cache.tree import Absence, Match
 from anchorline.engine.live import LiveSequence, SequencePool
+from anchorline.engine.order import Waiting, choose_next
 from anchorline.engine.request import MissReason, PlanKind
 from anchorline.engine.restoring import Restorer
 from anchorline.engine.saving import Saver
@@ -63,6 +64,8 @@ class Admission:
     meter: SpeedMeter
     clock: Clock
     running: Sequence[Stream]
+    max_passes: int
+    """So many streams may start before one that came earlier."""
 
     @property
     def stateful(self) -> bool:
@@ -126,6 +129,37 @@ class Admission:
             if stream.call.request.on_admitted is not None:
                 stream.call.request.on_admitted(stream.call.report(restored))
         return Outcome.STARTED
+
+    # -- order --------------------------------------------------------------------------------
+
+    def next_of(self, waiting: Sequence[Stream]) -> Stream:
+        """The stream to start next. The idle sequences that some of them go on from become the last to be dropped."""
+        if self.max_passes == 0:
+            return waiting[0]
+        held = [self._held_tokens(stream) for stream in waiting]
+        order = [
+            Waiting(missing_tokens=stream.buffer.count - tokens, may_be_passed=self.may_be_passed(stream))
+            for stream, tokens in zip(waiting, held, strict=True)
+        ]
+        return waiting[choose_next(order)]
+
+    def may_be_passed(self, stream: Stream) -> bool:
+        """Whether one more stream that came later may start before ``stream``.
+
+        Not once its call has begun, nor when it was held until now.
+        """
+        fresh = stream.call.admitted_seconds is None and stream.hold is None
+        return fresh and stream.passes < self.max_passes
+
+    def _held_tokens(self, stream: Stream) -> int:
+        """How many tokens of ``stream`` a live sequence holds; one that it may well go on from counts as used."""
+        residents = self._residents(stream, NOTHING_MATCHED)
+        best = max(residents, key=lambda resident: resident.match_tokens, default=None)
+        if best is None:
+            return 0
+        if 2 * best.match_tokens > best.length_tokens:
+            self.pool.touch(self.pool[best.sequence])
+        return best.match_tokens
 
     # -- match and plan -----------------------------------------------------------------------
 
@@ -234,6 +268,10 @@ class Admission:
         own_cells = stream.buffer.count - plan.resident_tokens
         wanted_cells = max(own_cells, import_end - plan.resident_tokens)
         given_up = source.length - plan.resident_tokens if source and plan.source is Source.CONTINUE else 0
+        others = [idle for idle in self.pool.idle() if idle is not source]
+        most_cells = self.pool.free_cells + given_up + sum(idle.cells for idle in others)
+        if self.running and most_cells <= own_cells:
+            return False
         for idle in self.pool.idle():
             if self.pool.free_cells + given_up > wanted_cells:
                 return True

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from itertools import islice
 
 from anchorline.cache.prefix_cache import PrefixCache
 from anchorline.config import EngineConfig
@@ -60,6 +61,7 @@ class EngineLoop:
             meter=self.meter,
             clock=clock,
             running=self.running,
+            max_passes=0 if config.exact else config.max_passes,
         )
         self._blocked = False
         """A waiting stream found no room; nothing changes that before something ends."""
@@ -126,25 +128,27 @@ class EngineLoop:
         return ended
 
     def _admit(self) -> None:
-        """Start waiting streams in their order, as far as there is room; those that are held are passed by.
+        """Start waiting streams, as far as there is room; those that are held are passed by.
 
-        A held stream keeps its place: once its hold is over the next free stream is its own.
+        A held stream keeps its place. What may not be passed by starts before all later ones.
         """
         if self._blocked and not any(stream.hold is not None and stream.hold.is_over for stream in self.waiting):
             return
-        for stream in list(self.waiting):
-            if len(self.running) >= self._parallel:
-                return
-            if stream.hold is not None and not stream.hold.is_over:
-                continue
+        left = [stream for stream in self.waiting if stream.hold is None or stream.hold.is_over]
+        while left and len(self.running) < self._parallel:
+            stream = self._admission.next_of(left)
+            left.remove(stream)
             if stream.call.request.background and self._saver.has_work:
                 return  # it would have to finish what a step can interrupt
             self._drop_idle(keep=self._resident_idle)
             outcome = self._admission.admit(stream)
             if outcome is Outcome.NO_ROOM:
                 self._blocked = True
-                return
-            if outcome is Outcome.STARTED:
+                if not self._admission.may_be_passed(stream):
+                    return
+            elif outcome is Outcome.STARTED:
+                for passed in islice(self.waiting, self.waiting.index(stream)):
+                    passed.passes += 1
                 self.waiting.remove(stream)
                 self._run(stream)
 

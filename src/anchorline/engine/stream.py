@@ -143,6 +143,8 @@ class Stream:
     """None while waiting; the sequence it is decoded into while running."""
     hold: Hold | None = None
     """While waiting: what it waits for, unless that is only its turn."""
+    passes: int = 0
+    """How many streams that came later started before it."""
     sampler: Sampler | None = None
     generated: int = 0
     finish: FinishReason | None = None
