@@ -327,6 +327,11 @@ class ServerConfig:
         None, "--script", "Let a test:ARCH model answer chat calls with the replies in this file (docs/script.md)."
     )
     model_alias: str | None = setting(None, "--alias", "Name under which the model is listed.", aliases=("-a",))
+    explain_headers: bool = setting(
+        False,
+        "--explain-headers",
+        "Say in x-anchorline-* headers of every reply why its prompt was prefilled; else a request asks for them.",
+    )
     shutdown_seconds: float = setting(
         10.0,
         "--shutdown-timeout",

@@ -114,6 +114,13 @@ class Limits:
         minimum=0,
         maximum=1 << 32,
     )
+    recent_requests: int = setting(
+        256,
+        "--max-recent-requests",
+        "Most requests that GET /cache/requests remembers, those of all tenants together.",
+        minimum=1,
+        maximum=1 << 16,
+    )
     pin_ttl_seconds: float = setting(
         31 * 86400.0,
         "--max-pin-ttl",

@@ -49,7 +49,6 @@ REPORT = CallReport(
     generated_tokens=4,
     seen_tokens=15,
     miss=None,
-    first_difference=None,
     queue_seconds=0.5,
     plan_seconds=0.25,
     restore_seconds=0.125,

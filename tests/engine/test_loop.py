@@ -245,13 +245,6 @@ def test_failed_decode_fails_the_calls_in_it_and_the_next_one_works() -> None:
     check_reply(harness.ask(make_prompt(FIRST)), FIRST)
 
 
-def test_first_difference_is_named_by_message() -> None:
-    harness = Harness(FakeRuntime())
-    harness.ask(make_prompt(FIRST, ends=(40, 43)))
-    report = harness.report(make_prompt([*HEAD, 10, 48, 12], ends=(40, 43)))
-    assert report.first_difference == (1, 1)
-
-
 @pytest.mark.parametrize("budget_tokens", [10, 60])
 def test_budget_is_never_exceeded_and_evictions_are_explained(budget_tokens: int) -> None:
     harness = Harness(FakeRuntime(), cache_bytes=budget_tokens * 64, resident_idle=0)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from anchorline.cache.policy import EVICTION
 from anchorline.cache.tree import GHOST_TOKENS_MIN, SegmentTree
+from anchorline.engine.request import CallReport
 from anchorline.engine.stream import Call
 from anchorline.errors import Cancelled
 from anchorline.llama.interface import MemoryKind
@@ -156,6 +157,7 @@ def test_every_answer_is_the_fakes_own(world: tuple[Harness, FakeRuntime], scrip
         assert report is not None
         assert report.resident_tokens + report.host_tokens + report.prefilled_tokens == len(ids)
         assert report.prefilled_tokens >= 1
+        check_account(report)
         if runtime.capabilities.can_trim:
             assert report.miss is not None or report.restored_tokens >= min(report.seen_tokens, len(ids) - 1)
         for choice in range(choices):
@@ -164,6 +166,15 @@ def test_every_answer_is_the_fakes_own(world: tuple[Harness, FakeRuntime], scrip
             )
             assert recorder.tokens.get(choice, []) == expected
     check_rest(harness, runtime)
+
+
+def check_account(report: CallReport) -> None:
+    """Nothing is restored that was not seen, nothing lost that is not behind the first difference."""
+    assert sum(end - start for start, end in report.segments) == report.host_tokens
+    assert report.restored_tokens <= report.seen_tokens <= report.prompt_tokens
+    if report.difference is not None:
+        assert report.seen_tokens <= report.difference.position
+        assert report.difference.position + report.difference.lost_tokens <= report.prompt_tokens
 
 
 @settings(max_examples=100, deadline=None)

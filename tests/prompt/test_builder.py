@@ -31,6 +31,7 @@ def test_bos_comes_first_and_once(source: str) -> None:
     built = with_bos(source).chat([user("<s>x"), user("y")])
     assert control_ids(built.prompt.tokens) == [BOS, 1000, 1000]
     assert built.prompt.tokens[0] == BOS
+    assert built.prompt.unwritten_tokens == (0 if source is WRITES_BOS else 1)
     cut = built.prompt.cuts[-1].position
     assert cut == len(built.prompt)
 
@@ -52,6 +53,7 @@ def test_raw_text_has_its_control_tokens_parsed() -> None:
     builder = with_bos(WRITES_NONE)
     assert control_ids(builder.text("a<|im_end|>b").prompt.tokens) == [BOS, 1001]
     assert control_ids(builder.text("<s>a").prompt.tokens) == [BOS]
+    assert [builder.text(text).prompt.unwritten_tokens for text in ("a", "<s>a")] == [1, 0]
     assert builder.text("").prompt.tokens.tolist() == [BOS]
     assert builder.text("a").prompt.cuts == ()
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from anchorline.cache.prompt import CutKind
+from anchorline.cache.prompt import CutKind, Part, Place
 from anchorline.llama.model import Model
 from anchorline.prompt.builder import BuiltPrompt, PromptBuilder
 from anchorline.prompt.cuts import RENDERS_PER_REQUEST
@@ -70,7 +70,7 @@ def test_cuts_of_a_conversation_with_tools() -> None:
     ends = [cut.position for cut in built.prompt.cuts]
     assert built.prompt.message_starts == (0, *ends[:-1])
     assert built.prompt.message_bounds == (0, *ends)
-    assert built.prompt.locate(ends[2]) == (3, 0)
+    assert built.prompt.locate(ends[2]) == Place(part=Part.MESSAGE, start=ends[2], messages=(3, 3), role="tool")
 
 
 @pytest.mark.parametrize("choice", [None, "hermes", "chatml"])

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from anchorline.cache.difference import Difference
 from anchorline.cache.prompt import Cut, CutKind, Prompt
 from anchorline.cache.storage import CacheCounters
 from anchorline.cache.tokens import common_prefix
@@ -76,7 +77,7 @@ class Script:
     error_after: int = 0
     queue_full: bool = False
     miss: MissReason | None = None
-    first_difference: tuple[int, int] | None = None
+    difference: Difference | None = None
     paused: bool = False
     """Makes replies wait for ``StandInEngine.allow``."""
 
@@ -290,7 +291,9 @@ class StandInEngine:
             generated_tokens=generated,
             seen_tokens=20,
             miss=self.script.miss,
-            first_difference=self.script.first_difference,
+            difference=self.script.difference,
+            sequence=2,
+            segments=((resident, resident + host),),
             queue_seconds=0.001,
             sharing_seconds=0.0005,
             plan_seconds=0.002,

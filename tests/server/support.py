@@ -20,6 +20,7 @@ from anchorline.constraint.vocabulary import Vocabulary
 from anchorline.llama.interface import ModelInfo
 from anchorline.metrics.metrics import Metrics
 from anchorline.server.app import build_app
+from anchorline.server.explanations import Explanations
 from anchorline.server.serve import make_server, open_socket, url_of
 from anchorline.server.state import Prompts, ServerState
 from anchorline.server.workers import Workers
@@ -82,6 +83,7 @@ def make_state(
         reply_format=TinyFormat(),
         workers=Workers(threads=config.limits.preparing, waiting=config.limits.preparing_queue),
         turns=None,
+        explanations=Explanations(tokenizer, kept=config.limits.recent_requests),
         responses=ResponseStore(entries=config.limits.stored_responses, size_bytes=config.limits.stored_bytes),
         wall_clock=lambda: float(CREATED),
         monotonic=lambda: 0.0,

@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
+from anchorline.cache.difference import Difference
 from anchorline.engine.request import MissReason
 from anchorline.errors import EngineFailure
 from tests.server.asgi import AsgiCall
@@ -173,13 +174,14 @@ async def test_a_completion_over_the_context_names_the_prompt(here: Site) -> Non
 
 async def test_each_call_logs_one_line(here: Site, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "anchorline.request")
-    here.engine.script.miss, here.engine.script.first_difference = MissReason.EVICTED, (3, 17)
+    here.engine.script.miss = MissReason.EVICTED
+    here.engine.script.difference = Difference(position=14, lost_tokens=4)
     await post(here)
     (record,) = [record for record in caplog.records if record.name == "anchorline.request"]
     line = record.getMessage()
     assert "plan=restore prompt=19 restored=12 prefilled=7 generated=5 tier=resident+host" in line
     assert "queue_ms=1.0 restore_ms=3.0 prefill_ms=4.0 ttft_ms=6.0" in line
-    assert line.endswith('seen=20 differs="message 3, token 17" sharing_ms=0.5 miss=evicted')
+    assert line.endswith('seen=20 differs="the generation prompt, byte 5" lost=4 sharing_ms=0.5 miss=evicted')
 
 
 async def test_a_silent_stream_sends_comments() -> None:

@@ -10,6 +10,7 @@ A cut is a hint for where to end a segment; correctness rests on the ids alone.
 from __future__ import annotations
 
 import hashlib
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
@@ -39,6 +40,31 @@ class Cut:
     def label(self) -> str:
         """For logs: ``head``, ``message 3``, ``generation``."""
         return f"message {self.message}" if self.kind is CutKind.MESSAGE else str(self.kind)
+
+
+class Part(StrEnum):
+    """What a prompt is made of, as one who looks for a place in it sees it."""
+
+    HEAD = "head"
+    """System prompt and tools."""
+    MESSAGE = "message"
+    GENERATION = "generation"
+    """The generation prompt."""
+    TEXT = "text"
+    """All of a prompt that has no messages."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """The part of a prompt that a token is in."""
+
+    part: Part
+    start: int
+    """Token position where the part starts, or the message in it."""
+    messages: tuple[int, int] | None = None
+    """Indices of the first and the last message that it may be: they differ where ends of messages are not known."""
+    role: str | None = None
+    """Whose these messages are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +116,11 @@ class Prompt:
     pin_head: bool = False
     """Whether the head anchor deserves a pin (tools, or a system prompt of ≥ 256 tokens)."""
     message_starts: tuple[int, ...] = field(default=())
-    """Token position where each message starts, ascending; to name a first difference."""
+    """Token position where each message starts, ascending; the same as the one before where that has no known end."""
+    message_roles: tuple[str, ...] = ()
+    """Who says each message."""
+    unwritten_tokens: int = 0
+    """Leading tokens that do not stand in the rendered text: a BOS that was put in front of it."""
     turn_start: int | None = None
     """Token position where the newest user message starts; states behind it are kept together."""
     tenant: str = DEFAULT_TENANT
@@ -151,11 +181,20 @@ class Prompt:
             pin_wishes=(),
         )
 
-    def locate(self, position: int) -> tuple[int, int] | None:
-        """The message that holds token ``position`` and the token offset in it, if it is in one."""
-        found: tuple[int, int] | None = None
-        for index, start in enumerate(self.message_starts):
-            if start > position:
-                break
-            found = (index, position - start)
-        return found
+    def locate(self, position: int) -> Place:
+        """The part of the prompt that token ``position`` is in."""
+        bounds = self.message_bounds
+        if not bounds:
+            return Place(part=Part.TEXT, start=0)
+        if position >= bounds[-1]:
+            return Place(part=Part.GENERATION, start=bounds[-1])
+        last = bisect_right(self.message_starts, position) - 1
+        start = self.message_starts[last]
+        first = bisect_left(self.message_starts, start)
+        roles = set(self.message_roles[first : last + 1])
+        return Place(
+            part=Part.HEAD if position < (self.head_position or 0) else Part.MESSAGE,
+            start=start,
+            messages=(first, last),
+            role=roles.pop() if len(roles) == 1 else None,
+        )

@@ -152,13 +152,14 @@ class Match:
 
     ``chain`` holds the segments with rows from the root on, of which ``restorable`` tokens agree
     with the prompt; ``seen`` tokens were seen before, rows kept or not; ``absence`` says why the
-    rows between the two are gone.
+    rows between the two are gone. ``deepest`` is the segment in which the agreement ends, None where nothing is known.
     """
 
     chain: tuple[Segment, ...]
     restorable: int
     seen: int
     absence: Absence | None
+    deepest: Segment | None = None
 
 
 class SegmentTree:
@@ -197,10 +198,10 @@ class SegmentTree:
             elif absence is None and child.rows is None:
                 absence = child.absence
             seen += agreed
+            node = child
             if agreed < child.tokens.size:
                 break
-            node = child
-        return Match(tuple(chain), restorable, seen, absence if restorable < seen else None)
+        return Match(tuple(chain), restorable, seen, absence if restorable < seen else None, node)
 
     def _step(self, node: Segment, rest: TokenArray, owner: str | None) -> tuple[Segment | None, int]:
         """The child of ``node`` and of ``owner`` that agrees with the beginning of ``rest``, and how long.
@@ -230,7 +231,7 @@ class SegmentTree:
                 absence = child.absence
             seen = end
             node = child
-        return Match(tuple(chain), restorable, seen, absence if restorable < seen else None)
+        return Match(tuple(chain), restorable, seen, absence if restorable < seen else None, node)
 
     @staticmethod
     def _exact_child(node: Segment, span: TokenArray, owner: str | None) -> Segment | None:

@@ -49,6 +49,7 @@ from anchorline.script.script import Script
 from anchorline.server.anchors import warm
 from anchorline.server.app import build_app
 from anchorline.server.caller import tenant_with
+from anchorline.server.explanations import Explanations
 from anchorline.server.serve import open_socket, url_of
 from anchorline.server.serve import serve as serve_app
 from anchorline.server.state import ServerState
@@ -294,6 +295,7 @@ def state_of(
         responses=ResponseStore(
             entries=settings.server.limits.stored_responses, size_bytes=settings.server.limits.stored_bytes
         ),
+        explanations=Explanations(tokenizer, kept=settings.server.limits.recent_requests),
         warming=Warming(orders),
         script=None if rules is None else _script(rules, prompts, tokenizer),
     )

@@ -7,15 +7,17 @@ waiting stream ── match ── plan ── room ── continue | fork | cre
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 
+from anchorline.cache.difference import find_difference, goes_on_with, reach_of
 from anchorline.cache.plan import HostChain, Plan, Resident, Source, make_plan
-from anchorline.cache.prefix_cache import PrefixCache
+from anchorline.cache.prefix_cache import PrefixCache, RestoreSpan
 from anchorline.cache.tokens import common_prefix
-from anchorline.cache.tree import Absence, Match
+from anchorline.cache.tree import Match
 from anchorline.engine.live import LiveSequence, SequencePool
+from anchorline.engine.misses import find_miss
 from anchorline.engine.order import Waiting, choose_next
 from anchorline.engine.request import MissReason, PlanKind
 from anchorline.engine.restoring import Restorer
@@ -24,7 +26,7 @@ from anchorline.engine.sharing import Prefilling, choose_wait
 from anchorline.engine.speeds import SpeedMeter
 from anchorline.engine.stream import Clock, Hold, Restoration, Stream
 from anchorline.errors import BackendFailure
-from anchorline.llama.interface import Runtime
+from anchorline.llama.interface import Runtime, TokenArray
 
 log = logging.getLogger("anchorline.engine")
 
@@ -36,6 +38,20 @@ _PLAN_KINDS = {
     Source.HOST: PlanKind.RESTORE,
     Source.NOTHING: PlanKind.COLD,
 }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Prospect:
+    """What is known of a stream's prompt before anything is done for it."""
+
+    known: Match
+    match: Match
+    """``known``, where the request lets it be used."""
+    plan: Plan
+    seen: int
+    """Leading tokens that an earlier prompt or reply contained."""
+    earlier: list[TokenArray]
+    """What those that contained them go on with; of the first choice alone."""
 
 
 class Outcome(Enum):
@@ -75,10 +91,8 @@ class Admission:
         """Try to start ``stream``; when it must wait on, nothing changed but idle sequences dropped, and its hold."""
         started = self.clock()
         self._end_hold(stream, started)
-        known = self._match(stream)
-        match = known if stream.call.request.use_cache else NOTHING_MATCHED
-        residents = self._residents(stream, match)
-        plan = self._plan(stream, match, residents)
+        prospect = self._prospect(stream, self._match(stream))
+        match, plan = prospect.match, prospect.plan
         stream.hold = self._hold(stream, plan, started)
         if stream.hold is not None:
             return Outcome.HELD
@@ -91,13 +105,7 @@ class Admission:
             return Outcome.NO_ROOM
         planned = self.clock()
         live = self._seat(stream, plan, source)
-        failure = None
-        if self.cache is not None and plan.host_tokens and live.length == plan.resident_tokens:
-            # What was saved to make room may have split the segments, or taken their place.
-            match = self._match(stream)
-            end = self.cache.resume_point(match, plan.restored_tokens)
-            if end > live.length:
-                failure = self.restorer.restore(self.cache, live, match, end)
+        failure, segments = self._put_back(stream, plan, live)
         restored = self.clock()
         stream.live = live
         log.debug(
@@ -111,24 +119,71 @@ class Admission:
         )
         if stream.call.admitted_seconds is None:
             stream.call.admitted_seconds = started
-            seen = max(known.seen, max((r.match_tokens for r in residents), default=0))
-            miss, missing_cut = self._miss(stream, known, seen, live.length, failure=failure)
-            stream.call.restoration = Restoration(
-                plan=_plan_kind(plan, live),
-                resident_tokens=min(plan.resident_tokens, live.length),
-                host_tokens=max(0, live.length - plan.resident_tokens),
-                seen_tokens=seen,
-                miss=miss,
-                missing_cut=missing_cut,
-                plan_seconds=planned - started,
-                restore_seconds=restored - planned,
-                rejected_plans=tuple((_PLAN_KINDS[kind], why) for kind, why in plan.rejected),
+            restoration = self._restoration(
+                stream, prospect, restored=live.length, plan=_plan_kind(plan, live), segments=segments, failure=failure
             )
+            restoration.plan_seconds, restoration.restore_seconds = planned - started, restored - planned
+            stream.call.restoration = restoration
             if self.cache is not None and stream.call.request.use_cache:
                 stream.call.call_class = self.cache.note_call(stream.call.prompt)
             if stream.call.request.on_admitted is not None:
                 stream.call.request.on_admitted(stream.call.report(restored))
         return Outcome.STARTED
+
+    def preview(self, stream: Stream, *, keep_idle: int) -> Restoration:
+        """What ``stream`` would begin with if it were admitted now. Changes nothing.
+
+        Of the idle sequences all but ``keep_idle`` would be dropped first. Of a stateful model, sequences whose states
+        are still to be saved count for what is saved of them. Whether it would be held is left out.
+        """
+        prospect = self._prospect(stream, self._known(stream), leaving=self._surplus(stream, keep=keep_idle))
+        plan = prospect.plan
+        return self._restoration(
+            stream,
+            prospect,
+            restored=plan.restored_tokens,
+            plan=_PLAN_KINDS[plan.source] if not plan.host_tokens else PlanKind.RESTORE,
+            segments=_ends(PrefixCache.spans(prospect.match, plan.resident_tokens, plan.restored_tokens)),
+            failure=None,
+        )
+
+    # -- account ------------------------------------------------------------------------------
+
+    def _restoration(
+        self,
+        stream: Stream,
+        prospect: _Prospect,
+        *,
+        restored: int,
+        plan: PlanKind,
+        segments: tuple[tuple[int, int], ...],
+        failure: MissReason | None,
+    ) -> Restoration:
+        """What came back of a prompt, what did not, and where it leaves all that was seen."""
+        seen, resident = prospect.seen, min(prospect.plan.resident_tokens, restored)
+        reach = min(seen, stream.buffer.count - 1)
+        unused = None if stream.call.request.use_cache else self.cache
+        miss, missing_cut = find_miss(
+            stream.call.prompt.cuts,
+            restored=restored,
+            reach=reach,
+            declined=0 if unused is None else unused.resume_point(prospect.known, reach),
+            failure=failure,
+            absence=prospect.known.absence,
+            stateful=self.stateful,
+        )
+        return Restoration(
+            plan=plan,
+            resident_tokens=resident,
+            host_tokens=restored - resident,
+            seen_tokens=seen,
+            miss=miss,
+            missing_cut=missing_cut,
+            difference=find_difference(stream.buffer.view(seen, stream.buffer.count), seen, prospect.earlier),
+            sequence=prospect.plan.sequence if resident else None,
+            segments=segments,
+            rejected_plans=tuple((_PLAN_KINDS[kind], why) for kind, why in prospect.plan.rejected),
+        )
 
     # -- order --------------------------------------------------------------------------------
 
@@ -153,24 +208,68 @@ class Admission:
 
     def _held_tokens(self, stream: Stream) -> int:
         """How many tokens of ``stream`` a live sequence holds; one that it may well go on from counts as used."""
-        residents = self._residents(stream, NOTHING_MATCHED)
-        best = max(residents, key=lambda resident: resident.match_tokens, default=None)
+        best = self._closest(stream)
         if best is None:
             return 0
-        if 2 * best.match_tokens > best.length_tokens:
+        if _may_well_go_on(best):
             self.pool.touch(self.pool[best.sequence])
         return best.match_tokens
+
+    def _closest(self, stream: Stream) -> Resident | None:
+        """The live sequence that holds most of what ``stream`` begins with."""
+        residents = self._residents(stream, NOTHING_MATCHED)
+        return max(residents, key=lambda resident: resident.match_tokens, default=None)
+
+    def _surplus(self, stream: Stream, *, keep: int) -> list[int]:
+        """The idle sequences that would be dropped before ``stream`` starts, if it were the next."""
+        best = self._closest(stream)
+        used = best.sequence if best is not None and self.max_passes and _may_well_go_on(best) else None
+        idle = sorted((live.id for live in self.pool.idle()), key=lambda sequence: sequence == used)
+        return idle[: max(0, len(idle) - keep)]
 
     # -- match and plan -----------------------------------------------------------------------
 
     def _match(self, stream: Stream) -> Match:
-        """What the cache knows of the stream's tokens, whether or not the request lets it be used."""
-        if self.cache is None:
-            return NOTHING_MATCHED
+        """As ``_known``, once all is saved that helps only when it is."""
         if self.stateful and stream.call.request.use_cache:
             # A finished sequence can be gone on from at its tip alone; elsewhere only what is saved of it helps.
             self.saver.flush_all()
+        return self._known(stream)
+
+    def _known(self, stream: Stream) -> Match:
+        """What the cache knows of the stream's tokens, whether or not the request lets it be used."""
+        if self.cache is None:
+            return NOTHING_MATCHED
         return self.cache.match(stream.call.prompt, stream.buffer.view(0, stream.buffer.count))
+
+    def _prospect(self, stream: Stream, known: Match, *, leaving: Collection[int] = ()) -> _Prospect:
+        """Match, plan, and what the account of them needs. Changes nothing."""
+        match = known if stream.call.request.use_cache else NOTHING_MATCHED
+        residents = [r for r in self._residents(stream, match) if r.sequence not in leaving]
+        seen = max(known.seen, max((resident.match_tokens for resident in residents), default=0))
+        return _Prospect(
+            known=known,
+            match=match,
+            plan=self._plan(stream, match, residents),
+            seen=seen,
+            earlier=self._earlier(stream, known, residents, seen),
+        )
+
+    def _earlier(self, stream: Stream, known: Match, residents: list[Resident], seen: int) -> list[TokenArray]:
+        """What the histories of the prompt's own tenant that agree with it furthest go on with."""
+        call, rest = stream.call, stream.buffer.count - seen
+        # Of heads that are common to all nothing is told but whether the prompt's own is there.
+        if call.admitted_seconds is not None or call.request.background or not rest or seen < call.prompt.common_tokens:
+            return []
+        limit = reach_of(rest)
+        found = [
+            self.pool.goes_on_with(resident.sequence, seen, call.prompt.owners)[:limit]
+            for resident in residents
+            if resident.match_tokens == seen
+        ]
+        if known.deepest is not None and known.seen == seen:
+            found.append(goes_on_with(known.deepest, seen, call.prompt.tenant, limit=limit))
+        return found
 
     def _residents(self, stream: Stream, match: Match) -> list[Resident]:
         found = self.pool.residents(stream.buffer.view(0, stream.buffer.count), stream.call.prompt.owners)
@@ -288,6 +387,20 @@ class Admission:
 
     # -- carry out ----------------------------------------------------------------------------
 
+    def _put_back(
+        self, stream: Stream, plan: Plan, live: LiveSequence
+    ) -> tuple[MissReason | None, tuple[tuple[int, int], ...]]:
+        """Import what the plan takes from the host; why not all of it came back, and the spans that did."""
+        if self.cache is None or not plan.host_tokens or live.length != plan.resident_tokens:
+            return None, ()
+        # What was saved to make room may have split the segments, or taken their place.
+        match, start = self._match(stream), live.length
+        end = self.cache.resume_point(match, plan.restored_tokens)
+        if end <= start:
+            return None, ()
+        failure = self.restorer.restore(self.cache, live, match, end)
+        return failure, _ends(self.cache.spans(match, start, live.length))
+
     def _seat(self, stream: Stream, plan: Plan, source: LiveSequence | None) -> LiveSequence:
         """The sequence the stream runs in, holding the plan's resident tokens."""
         prompt, buffer = stream.call.prompt, stream.buffer
@@ -303,34 +416,10 @@ class Admission:
         except BackendFailure:
             return self.pool.create(prompt, buffer)
 
-    def _miss(
-        self, stream: Stream, match: Match, seen: int, restored: int, *, failure: MissReason | None
-    ) -> tuple[MissReason | None, str | None]:
-        """Why less was restored than could have been, and which cut lacks its state; None when nothing was missed."""
-        reach = min(seen, stream.buffer.count - 1)
-        if restored >= reach:
-            return None, None
-        cache = None if stream.call.request.use_cache else self.cache
-        if cache is not None and cache.resume_point(match, reach) > restored:
-            return MissReason.OFF, None
-        if failure is not None:
-            return failure, None
-        if match.absence is not None:
-            return _ABSENCE_REASONS[match.absence], None
-        if not self.stateful:
-            return MissReason.CHEAPER, None
-        cuts = [cut for cut in stream.call.prompt.cuts if restored < cut.position <= reach]
-        return (MissReason.NO_STATE, cuts[-1].label) if cuts else (None, None)
 
-
-_ABSENCE_REASONS = {
-    Absence.EVICTED: MissReason.EVICTED,
-    Absence.RESTORE_FAILED: MissReason.FAILED,
-    Absence.NO_ROOM: MissReason.UNSAVED,
-    Absence.OVERSIZE: MissReason.UNSAVED,
-    Absence.MEMORY_SHORT: MissReason.UNSAVED,
-    Absence.EXPORT_FAILED: MissReason.UNSAVED,
-}
+def _may_well_go_on(resident: Resident) -> bool:
+    """Whether most of a sequence is what a stream begins with."""
+    return 2 * resident.match_tokens > resident.length_tokens
 
 
 def _plan_kind(plan: Plan, live: LiveSequence) -> PlanKind:
@@ -338,3 +427,7 @@ def _plan_kind(plan: Plan, live: LiveSequence) -> PlanKind:
     if live.length == 0:
         return PlanKind.COLD
     return PlanKind.RESTORE if live.length > plan.resident_tokens else _PLAN_KINDS[plan.source]
+
+
+def _ends(spans: Iterable[RestoreSpan]) -> tuple[tuple[int, int], ...]:
+    return tuple((span.start, span.end) for span in spans)

@@ -6,13 +6,15 @@ The engine thread carries them out between two steps, so nothing of the cache is
 from __future__ import annotations
 
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
 from anchorline.cache.pinning import AnchorOrder, PinInfo
 from anchorline.cache.pins import Pin
 from anchorline.cache.prefix_cache import PrefixCache
 from anchorline.engine.loop import EngineLoop
+from anchorline.engine.request import CallReport, FinishReason, GenerationRequest, SampledToken
+from anchorline.engine.stream import open_call
 from anchorline.errors import AnchorlineError, Conflict, NotFound
 
 T_co = TypeVar("T_co", covariant=True)
@@ -156,6 +158,45 @@ class ClearCache:
         loop.forget_idle(self.tenant)
         freed = loop.cache.clear(self.tenant)
         return Cleared(freed_bytes=freed, kept_bytes=loop.cache.held_bytes(self.tenant))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preview:
+    """What a call would begin with, by what is known at one moment."""
+
+    report: CallReport
+    pending_saves: int
+    """Finished sequences that are still being saved; when they are, more may be restored."""
+    cache: bool
+    """Whether the server keeps anything."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreviewCall:
+    """Say what a call would begin with. It takes no place in the queue, and nothing is touched for it."""
+
+    request: GenerationRequest
+
+    def perform(self, loop: EngineLoop) -> Preview:
+        """As if it were admitted now and prefilled to its end; all durations are 0."""
+        request = replace(self.request, choices=1)
+        call = open_call(request, _Nobody(), context_tokens=loop.runtime.limits.context_tokens)
+        loop.preview(call)
+        report = call.report(request.received_seconds)
+        return Preview(report=report, pending_saves=loop.pending_saves, cache=loop.cache is not None)
+
+
+class _Nobody:
+    """The consumer of a call that is never run."""
+
+    def on_token(self, choice: int, token: SampledToken) -> bool:
+        return True
+
+    def on_finish(self, choice: int, reason: FinishReason) -> None: ...
+
+    def on_done(self, report: CallReport) -> None: ...
+
+    def on_error(self, error: AnchorlineError, report: CallReport | None) -> None: ...
 
 
 def _cache(loop: EngineLoop) -> PrefixCache:

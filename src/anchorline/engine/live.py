@@ -136,6 +136,11 @@ class SequencePool:
                 found.append(resident)
         return found
 
+    def goes_on_with(self, sequence: int, position: int, owners: Owners) -> TokenArray:
+        """What a live sequence holds behind ``position``, as far as ``owners`` may use it."""
+        live = self._live[sequence]
+        return live.decoded[position : owners.usable(live.prompt.owners, live.length)]
+
     def create(self, prompt: Prompt, buffer: TokenBuffer) -> LiveSequence:
         """An empty busy sequence under a free id."""
         live = LiveSequence(self._free_ids.pop(), prompt, buffer)

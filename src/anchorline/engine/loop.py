@@ -112,6 +112,11 @@ class EngineLoop:
         self._blocked = False
         call.fail(error or Cancelled("the request was cancelled"), self._clock())
 
+    def preview(self, call: Call) -> None:
+        """Let ``call``, which nobody opens, account for what it would begin with now. Changes nothing else."""
+        call.restoration = self._admission.preview(call.streams[0], keep_idle=self._resident_idle)
+        call.reached_tokens = len(call.prompt)
+
     # -- one step -----------------------------------------------------------------------------
 
     def step(self) -> list[Call]:

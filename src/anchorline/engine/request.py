@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from anchorline.cache.classes import CallClass
+from anchorline.cache.difference import Difference
 from anchorline.cache.prompt import Prompt
 from anchorline.errors import AnchorlineError
 from anchorline.llama.interface import SamplingParams, TokenArray, TokenConstraint, TokenLogprob
@@ -125,8 +126,12 @@ class CallReport:
     seen_tokens: int
     """Length of the longest prefix of this prompt that an earlier prompt or reply contained."""
     miss: MissReason | None
-    first_difference: tuple[int, int] | None
-    """(message index, token offset in it) where the prompt leaves everything seen before."""
+    difference: Difference | None = None
+    """Where the prompt leaves an earlier prompt or reply that goes on otherwise; None where it only adds to them."""
+    sequence: int | None = None
+    """The live sequence that the resident tokens came from."""
+    segments: tuple[tuple[int, int], ...] = ()
+    """The spans [start, end) that were put back from the host tier."""
     missing_cut: str | None = None
     """With NO_STATE: the cut whose state would have saved most (``head``, ``message 3``, ``generation``)."""
     queue_seconds: float

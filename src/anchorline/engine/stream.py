@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from anchorline.cache.classes import CallClass, at_end
+from anchorline.cache.difference import Difference
 from anchorline.cache.prompt import Prompt
 from anchorline.engine.live import LiveSequence, TokenBuffer
 from anchorline.engine.request import (
@@ -32,6 +33,9 @@ class Restoration:
     seen_tokens: int = 0
     miss: MissReason | None = None
     missing_cut: str | None = None
+    difference: Difference | None = None
+    sequence: int | None = None
+    segments: tuple[tuple[int, int], ...] = ()
     plan_seconds: float = 0.0
     restore_seconds: float = 0.0
     rejected_plans: tuple[tuple[PlanKind, str], ...] = ()
@@ -89,23 +93,22 @@ class Call:
         admitted = self.admitted_seconds if self.admitted_seconds is not None else now
         prefilled = self.prefilled_seconds if self.prefilled_seconds is not None else now
         source = self.restoration
-        prompt_tokens = len(self.prompt)
-        seen = source.seen_tokens
-        differs = 0 < seen < prompt_tokens
         generated = sum(stream.generated for stream in self.streams)
         return CallReport(
             id=self.request.id,
             call_class=at_end(self.call_class, generated),
             plan=source.plan,
-            prompt_tokens=prompt_tokens,
+            prompt_tokens=len(self.prompt),
             resident_tokens=source.resident_tokens,
             host_tokens=source.host_tokens,
             prefilled_tokens=max(0, self.reached_tokens - source.restored_tokens),
             generated_tokens=generated,
-            seen_tokens=seen,
+            seen_tokens=source.seen_tokens,
             miss=source.miss,
             missing_cut=source.missing_cut,
-            first_difference=self.prompt.locate(seen) if differs else None,
+            difference=source.difference,
+            sequence=source.sequence,
+            segments=source.segments,
             queue_seconds=admitted - received,
             sharing_seconds=self.sharing_seconds,
             plan_seconds=source.plan_seconds,

@@ -204,12 +204,14 @@ class PromptBuilder:
         """A raw prompt: control-token texts in it are control tokens, BOS is added where the model wants it."""
         watch = _Watch()
         try:
-            tokens = self._with_bos(self.tokenizer.tokenize(text, tenant=tenant))
+            tokenized = self.tokenizer.tokenize(text, tenant=tenant)
         except UnicodeEncodeError as error:
             raise RequestError("prompt is not valid Unicode (a lone surrogate)", field="prompt") from error
+        tokens = self._with_bos(tokenized)
         if not tokens.size:
             raise RequestError("prompt must not be empty", field="prompt")
-        return BuiltPrompt(prompt=Prompt(tokens=tokens), text=text, render_seconds=0.0, tokenize_seconds=watch.lap())
+        prompt = Prompt(tokens=tokens, unwritten_tokens=int(tokens.size - tokenized.tokens.size))
+        return BuiltPrompt(prompt=prompt, text=text, render_seconds=0.0, tokenize_seconds=watch.lap())
 
     def tokens(self, ids: Sequence[int]) -> BuiltPrompt:
         """A prompt of exactly these ids."""
@@ -339,13 +341,16 @@ class PromptBuilder:
         )
         offset = int(tokens.size - tokenized.tokens.size)
         starts = tuple(start + offset if start else 0 for start in points.message_starts)
-        users = [index for index, message in enumerate(request.guarded.messages) if message["role"] == "user"]
+        roles = tuple(message["role"] for message in request.guarded.messages)
+        users = [index for index, role in enumerate(roles) if role == "user"]
         return Prompt(
             tokens=tokens,
             cuts=tuple(Cut(cut.position + offset, cut.kind, cut.message) for cut in points.cuts),
             tool_fingerprint=fingerprint_of_json(request.tools_json) if request.tools_json else None,
             pin_head=bool(request.tools_json) or points.head_tokens >= PINNED_SYSTEM_TOKENS,
             message_starts=starts,
+            message_roles=roles,
+            unwritten_tokens=offset,
             turn_start=starts[users[-1]] if users else None,
         )
 

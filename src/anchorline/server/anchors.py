@@ -21,7 +21,6 @@ from anchorline.api.anchors import (
     parse_change,
     parse_clear,
 )
-from anchorline.api.options import check_cache_salt
 from anchorline.cache.pinning import AnchorOrder
 from anchorline.engine.commands import ChangePin, ClearCache, Command, ListPins, PinAnchor, RemovePin
 from anchorline.engine.request import CallReport, GenerationRequest
@@ -34,7 +33,7 @@ from anchorline.server.prefill import Prefill
 from anchorline.server.prepare import build_chat
 from anchorline.server.responses import json_response
 from anchorline.server.state import ServerState
-from anchorline.server.tenants import cache_tenant, owned
+from anchorline.server.tenants import asking_tenant, owned
 from anchorline.server.warming import WarmOrder
 
 T = TypeVar("T")
@@ -75,10 +74,8 @@ class AnchorRoutes:
         return json_response(cleared(await self._ask(ClearCache(tenant=self._tenant(request), pins=pins))))
 
     def _tenant(self, request: Request) -> str:
-        """Whose pins a request without a prompt is about; its salt is in the query. Raises RequestError."""
-        config = self._state.config
-        salt = check_cache_salt(request.query_params.get("cache_salt"), limits=config.limits)
-        return cache_tenant(tenant_of(request, config), salt, config=config)
+        """Whose pins a request is about. Raises RequestError."""
+        return asking_tenant(request, self._state.config)
 
     async def _body(self, request: Request) -> bytes:
         return await read_body(request, limits=self._state.config.limits)
@@ -127,7 +124,7 @@ class AnchorRoutes:
             logger.info(ended_line(request.id, status="cancelled", report=None))
             raise
         state.metrics.count_call(report)
-        logger.info(call_line(report))
+        logger.info(call_line(report, state.explanations.explain(report, request.prompt, cache=True)))
         return report
 
 

@@ -12,6 +12,7 @@ from anchorline.errors import AnchorlineError
 from anchorline.server.access import AccessGuard
 from anchorline.server.anchors import AnchorRoutes
 from anchorline.server.edge import Edge, on_anchorline_error, on_client_disconnect, on_http_error
+from anchorline.server.explain import ExplainRoutes
 from anchorline.server.generate import generation_endpoint
 from anchorline.server.messages import count_tokens_endpoint, prepare_messages
 from anchorline.server.openai_responses import ResponseRoutes, prepare_response
@@ -52,6 +53,7 @@ def _routes(state: ServerState, sealer: Sealer | None) -> list[Route]:
     rest = Routes(state)
     responses = ResponseRoutes(state)
     anchors = AnchorRoutes(state)
+    explain = ExplainRoutes(state)
     create_response = generation_endpoint(state, prepare_response, sealer)
     chat = generation_endpoint(state, prepare_chat, sealer)
     completion = generation_endpoint(state, prepare_completion, sealer)
@@ -84,6 +86,8 @@ def _routes(state: ServerState, sealer: Sealer | None) -> list[Route]:
         Route("/cache/anchors/{id}", anchors.change, methods=["PATCH"]),
         Route("/cache/anchors/{id}", anchors.delete, methods=["DELETE"]),
         Route("/cache/clear", anchors.clear, methods=["POST"]),
+        Route("/cache/explain", explain.plan, methods=["POST"]),
+        Route("/cache/requests", explain.index, methods=["GET"]),
         Route("/tokenize", rest.tokenize, methods=["POST"]),
         Route("/detokenize", rest.detokenize, methods=["POST"]),
         Route("/apply-template", rest.apply_template, methods=["POST"]),

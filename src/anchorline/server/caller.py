@@ -21,6 +21,8 @@ class Caller:
     """Monotonic time at which it came; the zero of TTFT."""
     tenant: str
     """Clients of one tenant may see what was made for the others of it; see ``tenant_of``."""
+    generates: bool = True
+    """Whether it gets a reply that its conversation goes on behind; not where a call is only planned."""
 
 
 def tenant_of(request: Request, config: ServerConfig) -> str:

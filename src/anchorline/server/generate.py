@@ -11,12 +11,14 @@ from starlette.types import Receive, Scope, Send
 
 from anchorline.api import sse
 from anchorline.api.errors import api_error
+from anchorline.api.explanation_wire import ASKED_HEADER, wants_headers
 from anchorline.errors import Cancelled
 from anchorline.output.events import ReplyEvent, ReplyFailed, ReplyFinished
 from anchorline.output.reply import Reply
 from anchorline.server.body import read_body
 from anchorline.server.bridge import EventBridge
 from anchorline.server.caller import Caller, tenant_of
+from anchorline.server.explain import CallExplainer
 from anchorline.server.leaving import left, while_connected
 from anchorline.server.log import call_line, ended_line, error_line, logger
 from anchorline.server.prepare import Prepare, PreparedCall
@@ -35,10 +37,12 @@ def generation_endpoint(
 
     async def endpoint(request: Request) -> Response:
         caller = Caller(received_seconds=state.monotonic(), tenant=tenant_of(request, state.config))
+        in_headers = wants_headers(request.headers.get(ASKED_HEADER), default=state.config.explain_headers)
         raw = await read_body(request, limits=state.config.limits)
         call = await while_connected(request, state.prepare(lambda: prepare(raw, state, caller)))
         request.scope["anchorline.id"] = call.request.id
-        return GenerationResponse(state, call, sealer)
+        explainer = CallExplainer(state, call, endpoint=request.url.path, in_headers=in_headers)
+        return GenerationResponse(state, call, explainer, sealer)
 
     return endpoint
 
@@ -50,10 +54,11 @@ class GenerationResponse(Response):
     client's disconnect cancels the call at once, as does every other way of leaving early.
     """
 
-    def __init__(self, state: ServerState, call: PreparedCall, sealer: Sealer | None) -> None:
+    def __init__(self, state: ServerState, call: PreparedCall, explainer: CallExplainer, sealer: Sealer | None) -> None:
         super().__init__()
         self._state = state
         self._call = call
+        self._explainer = explainer
         self._sealer = sealer
         self._started = False
         self._completed = False
@@ -68,7 +73,7 @@ class GenerationResponse(Response):
         reply = Reply(
             state.tokenizer, choices=options.choices, stop=options.stop, spelled=call.spelled, emit=bridge.emit
         )
-        state.engine.submit(call.request, reply)
+        state.engine.submit(self._explainer.request, reply)
         if self._sealer is not None and call.asked is not None:
             self._sealer.begin(call.asked)
         watcher = asyncio.create_task(self._watch(receive, bridge))
@@ -120,7 +125,7 @@ class GenerationResponse(Response):
         self._account(last)
         if isinstance(last, ReplyFailed):
             raise last.error
-        return json_response(self._call.writer.whole(events, last))
+        return json_response(self._call.writer.whole(events, last), headers=self._explainer.headers)
 
     async def _stream(self, bridge: EventBridge, send: Send) -> None:
         while not bridge.ended:
@@ -162,7 +167,8 @@ class GenerationResponse(Response):
     async def _send(self, send: Send, body: bytes, *, last: bool) -> None:
         if not self._started:
             self._started = True
-            headers = [(name.encode(), value.encode()) for name, value in sse.HEADERS.items()]
+            told = {**sse.HEADERS, **self._explainer.headers}
+            headers = [(name.encode(), value.encode()) for name, value in told.items()]
             await send({"type": "http.response.start", "status": 200, "headers": headers})
         if body or last:
             await send({"type": "http.response.body", "body": body, "more_body": not last})
@@ -175,11 +181,14 @@ class GenerationResponse(Response):
             rewriting = self._call.rewriting
             metrics.count_call(event.report)
             metrics.count_rewriting(rewriting.names, floated_tokens=rewriting.floated_tokens)
-            logger.info(call_line(event.report, head_digest=self._call.head_digest, rewriting=rewriting))
+            explanation = self._explainer.ended(event.report, status="finished")
+            line = call_line(event.report, explanation, head_digest=self._call.head_digest, rewriting=rewriting)
+            logger.info(line)
             return
+        status = "cancelled" if isinstance(event.error, Cancelled) else "failed"
         if report is not None:
             metrics.count_work(report)
-        status = "cancelled" if isinstance(event.error, Cancelled) else "failed"
+            self._explainer.ended(report, status=status)
         logger.info(ended_line(self._call.request.id, status=status, report=report))
 
     def _account_cancelled(self) -> None:

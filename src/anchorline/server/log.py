@@ -6,6 +6,8 @@ import logging
 from collections.abc import Mapping
 
 from anchorline.api.errors import ApiError
+from anchorline.api.explanation import Explanation
+from anchorline.api.explanation_words import place_text
 from anchorline.api.usage import milliseconds
 from anchorline.engine.request import CallReport
 from anchorline.prompt.rewrites import NOTHING_REWRITTEN, Rewriting
@@ -13,8 +15,15 @@ from anchorline.prompt.rewrites import NOTHING_REWRITTEN, Rewriting
 logger = logging.getLogger("anchorline.request")
 
 
-def call_line(report: CallReport, *, head_digest: str | None = None, rewriting: Rewriting = NOTHING_REWRITTEN) -> str:
+def call_line(
+    report: CallReport,
+    explanation: Explanation,
+    *,
+    head_digest: str | None = None,
+    rewriting: Rewriting = NOTHING_REWRITTEN,
+) -> str:
     """What one finished call did, and where its prompt left all that was seen before; with a miss also why."""
+    difference = explanation.first_difference
     pairs: dict[str, object] = {
         "id": report.id,
         **_tokens(report),
@@ -23,8 +32,10 @@ def call_line(report: CallReport, *, head_digest: str | None = None, rewriting: 
         "prefill_ms": milliseconds(report.prefill_seconds),
         "ttft_ms": "none" if report.ttft_seconds is None else milliseconds(report.ttft_seconds),
         "seen": report.seen_tokens,
-        "differs": _where(report.first_difference),
+        "differs": "none" if difference is None else place_text(difference),
     }
+    if explanation.lost_tokens:
+        pairs["lost"] = explanation.lost_tokens
     if head_digest is not None:
         pairs["head"] = head_digest
     if report.sharing_seconds:
@@ -78,13 +89,6 @@ def _tokens(report: CallReport) -> dict[str, object]:
 def _tier(report: CallReport) -> str:
     tiers = [name for name, count in (("resident", report.resident_tokens), ("host", report.host_tokens)) if count]
     return "+".join(tiers) or "none"
-
-
-def _where(first_difference: tuple[int, int] | None) -> str:
-    if first_difference is None:
-        return "none"
-    message, token = first_difference
-    return f"message {message}, token {token}"
 
 
 def _line(pairs: Mapping[str, object]) -> str:

@@ -16,6 +16,7 @@ from anchorline.api.responses_store import StoredResponse
 from anchorline.errors import RequestError
 from anchorline.server.caller import Caller, tenant_of
 from anchorline.server.prepare import PreparedCall, prepare_chat_call
+from anchorline.server.query import page_size
 from anchorline.server.responses import json_response
 from anchorline.server.state import ServerState
 
@@ -88,7 +89,7 @@ class ResponseRoutes:
         """The whole input of a response, with what came before it; the newest first when nothing is said."""
         stored = self._stored(request)
         query = request.query_params
-        limit = _page_size(query.get("limit"))
+        limit = page_size(query.get("limit"), default=LISTED_ITEMS, most=MOST_LISTED_ITEMS)
         order = query.get("order", "desc")
         if order not in ("asc", "desc"):
             raise RequestError("order must be asc or desc", field="order")
@@ -109,14 +110,6 @@ class ResponseRoutes:
 
     def _stored(self, request: Request) -> StoredResponse:
         return self._state.responses.get(tenant_of(request, self._state.config), request.path_params["id"])
-
-
-def _page_size(given: str | None) -> int:
-    if given is None:
-        return LISTED_ITEMS
-    if not (given.isascii() and given.isdigit() and len(given) < 5 and 1 <= int(given) <= MOST_LISTED_ITEMS):
-        raise RequestError(f"limit must be an integer between 1 and {MOST_LISTED_ITEMS}", field="limit")
-    return int(given)
 
 
 def _behind(items: list[dict[str, Any]], after: str | None) -> list[dict[str, Any]]:

@@ -70,7 +70,7 @@ def prepare_chat_call(
     field: str = "messages",
 ) -> PreparedCall:
     """Render a chat request of any protocol; ``field`` is its name for the messages."""
-    built = build_chat(call.prompt, state.prompts, tenant=caller.tenant)
+    built = build_chat(call.prompt, state.prompts, tenant=caller.tenant, generates=caller.generates)
     head = _head(state, id, built, call.options)
     request = _request(state, head, built, field=field, caller=caller, salt=call.prompt.cache_salt)
     request = replace(request, prompt=call.cache.complete(request.prompt))

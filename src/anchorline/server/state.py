@@ -27,6 +27,7 @@ from anchorline.prompt.bounds import Budget, bounded
 from anchorline.prompt.rewrites import Rewriting
 from anchorline.prompt.turns import TurnMemo
 from anchorline.script.script import Script
+from anchorline.server.explanations import Explanations
 from anchorline.server.warming import Warming
 from anchorline.server.workers import Workers
 
@@ -164,6 +165,8 @@ class ServerState:
     """Generated turns that ``prompts`` knows again; None where every prompt is a function of its request."""
     responses: ResponseStore
     """Responses that clients may come back to."""
+    explanations: Explanations
+    """Why prompts were prefilled."""
     sealed_turns: int = 0
     """Conversations whose last turn may wait to be sealed; with 0 none is."""
     warming: Warming = field(default_factory=lambda: Warming(()))

@@ -10,8 +10,12 @@ from __future__ import annotations
 import hashlib
 from dataclasses import replace
 
+from starlette.requests import Request
+
+from anchorline.api.options import check_cache_salt
 from anchorline.cache.prompt import DEFAULT_TENANT, Prompt
 from anchorline.config import ServerConfig
+from anchorline.server.caller import tenant_of
 
 
 def salted(tenant: str, salt: str | None) -> str:
@@ -25,6 +29,12 @@ def cache_tenant(key_tenant: str, salt: str | None, *, config: ServerConfig) -> 
     """Whose cached prefixes a call shares; ``key_tenant`` is that of the key it presents."""
     keyed = len(set(config.api_keys)) > 1
     return salted(key_tenant if keyed else DEFAULT_TENANT, salt)
+
+
+def asking_tenant(request: Request, config: ServerConfig) -> str:
+    """Whose cache a request without a prompt is about; its salt is in the query. Raises RequestError."""
+    salt = check_cache_salt(request.query_params.get("cache_salt"), limits=config.limits)
+    return cache_tenant(tenant_of(request, config), salt, config=config)
 
 
 def owned(prompt: Prompt, key_tenant: str, salt: str | None, *, config: ServerConfig) -> Prompt:
