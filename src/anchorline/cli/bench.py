@@ -113,7 +113,7 @@ def bench(
     json_path: Path | None,
     markdown_path: Path | None,
 ) -> None:
-    """Run the standing workloads on Anchorline and on other servers, side by side.
+    """Run standing workloads on Anchorline and others, side by side.
 
     Each step of each round is done by all servers in turn, and compared within its round. Exits with 1 when a
     server restored what it had never seen: behind a tool that changed, for one.
