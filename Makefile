@@ -11,7 +11,7 @@ STAMP := .venv/.anchorline-setup
 export SKIP_LLAMA LLAMA_WHEEL_INDEX
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve demo agents lint types imports tests test test-long bench bench-replay bench-peers bench-warm-turn bench-decode bench-constrained bench-arena bench-chain bench-long bench-seal bench-rewrites clean
+.PHONY: help setup serve demo agents lint types imports tests test test-long bench bench-replay bench-peers bench-warm-turn bench-decode bench-constrained bench-arena bench-chain bench-long bench-seal bench-disk bench-restart bench-rewrites clean
 
 help: ## List the targets.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -94,6 +94,12 @@ bench-chain: $(STAMP) ## Restoring a 128K-token chain of 60 turns, merged and no
 
 bench-seal: $(STAMP) ## TTFT behind tools of 0, 0.5 and 5 s with turns sealed meanwhile and without.
 	@OMP_WAIT_POLICY=passive $(BIN)/python benchmarks/sealing.py $(ARGS)
+
+bench-disk: $(STAMP) ## The disk tier by itself: index of 10,000 records, and one large record written and read.
+	@$(BIN)/python benchmarks/disk.py $(ARGS)
+
+bench-restart: $(STAMP) ## TTFT of the first turn after a kill and a restart, against a resident turn and a cold one.
+	@OMP_WAIT_POLICY=passive $(BIN)/python benchmarks/restart.py $(ARGS)
 
 clean: ## Remove caches and build products (not .venv).
 	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

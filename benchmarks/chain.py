@@ -30,6 +30,7 @@ import click
 import numpy as np
 
 from anchorline.bench.models import bench_model
+from anchorline.cache.chains import restore_spans
 from anchorline.cache.prefix_cache import PrefixCache
 from anchorline.cache.prompt import Cut, CutKind, Prompt
 from anchorline.config import ContextConfig, ModelConfig
@@ -135,7 +136,7 @@ class Chain:
         self._prompt = Prompt(tokens=ids)
         self._match = cache.match(self._prompt, ids)
         assert self._match.restorable == ids.size, "the arena was too small"
-        self.spans = cache.spans(self._match, 0, ids.size)
+        self.spans = restore_spans(self._match, 0, ids.size)
         self.nbytes = sum(span.rows.nbytes for span in self.spans)
 
     def restore(self) -> float:

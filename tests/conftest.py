@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -21,6 +22,11 @@ from tests.support.runtimes import make_runtime
 settings.register_profile("same", derandomize=True, deadline=None)
 settings.register_profile("explore", deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
+
+
+# Whatever a test starts, nothing of it is written to the user's own cache directory.
+_caches = tempfile.TemporaryDirectory(prefix="anchorline-tests-")
+os.environ["XDG_CACHE_HOME"] = _caches.name
 
 
 @pytest.fixture(scope="session")

@@ -270,6 +270,35 @@ class EngineConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DiskConfig:
+    """The disk tier; needs the cache."""
+
+    cache_disk: str | None = setting(
+        None,
+        "--cache-disk",
+        "Directory in which saved segments outlive the server, or 'off'. Only one server may use it; one that was not "
+        "told to does without while another has the default (docs/disk.md).",
+    )
+    cache_disk_required: bool = False
+    """Whether the server must not start without it."""
+    cache_disk_bytes: int = setting(
+        20 << 30,
+        "--cache-disk-size",
+        "What all files in --cache-disk may take together, those of other models too.",
+        minimum=1 << 20,
+        maximum=1 << 50,
+    )
+    cache_disk_queue_bytes: int = setting(
+        1 << 30,
+        "--cache-disk-queue",
+        "Most that may wait to be written, and at most a quarter of --cache-ram, of which it is a part; what is beyond "
+        "is not written.",
+        minimum=1 << 20,
+        maximum=1 << 40,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServerConfig:
     """The HTTP edge."""
 

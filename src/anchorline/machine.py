@@ -1,4 +1,4 @@
-"""What the machine has to offer: RAM, cores and open files, as far as this process may use them.
+"""What the machine has to offer: RAM, room on disk, cores and open files, as far as this process may use them.
 
 ``root`` is where ``proc`` and ``sys`` lie.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import resource
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,6 +33,13 @@ def default_cache_bytes(*, root: Path = _ROOT) -> int:
     """A quarter of the free RAM, at least 1 GiB."""
     memory = read_memory(root=root)
     return max(0 if memory is None else memory.available_bytes // 4, GIB)
+
+
+def default_disk_bytes(path: Path) -> int:
+    """A tenth of what is free where ``path`` is or will be, at least 1 MiB and at most 20 GiB."""
+    while not path.exists() and path != path.parent:
+        path = path.parent
+    return min(max(shutil.disk_usage(path).free // 10, 1 << 20), 20 * GIB)
 
 
 def read_memory(*, root: Path = _ROOT) -> Memory | None:

@@ -8,10 +8,12 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from anchorline.cache.chains import restore_spans
 from anchorline.cache.compaction import Joint, Run, choose_merge, runs_of
 from anchorline.cache.prompt import Owners
 from anchorline.cache.rows import Rows
-from anchorline.cache.tree import Segment, SegmentTree
+from anchorline.cache.segment import Segment
+from anchorline.cache.tree import SegmentTree
 from anchorline.llama.interface import TokenArray
 from tests.cache.test_prefix_cache import BYTES_PER_TOKEN, conversation, export, make_cache, save
 
@@ -134,7 +136,7 @@ def test_a_long_chain_is_few_segments_and_no_more_bytes() -> None:
     cache, prompt = merge_all()
     assert chain_length(cache.tree, prompt.tokens) <= LIMIT
     assert cache.arena.used_bytes == len(prompt) * BYTES_PER_TOKEN
-    spans = cache.spans(cache.match(prompt, prompt.tokens), 0, len(prompt))
+    spans = restore_spans(cache.match(prompt, prompt.tokens), 0, len(prompt))
     assert spans[-1].end == len(prompt)
     assert all(left.end == right.start for left, right in pairwise(spans))
     assert spans[0].end == 400, "the head is a segment of its own"
@@ -143,7 +145,7 @@ def test_a_long_chain_is_few_segments_and_no_more_bytes() -> None:
 def test_another_conversation_restores_the_head_alone() -> None:
     cache, _ = merge_all()
     other = conversation(2, 400, 700)
-    (span,) = cache.spans(cache.match(other, other.tokens), 0, 400)
+    (span,) = restore_spans(cache.match(other, other.tokens), 0, 400)
     assert span.rows.tokens == 400
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
+from anchorline.cache.chains import restore_spans
 from anchorline.cache.prefix_cache import PrefixCache
 from anchorline.cache.prompt import Owners, Prompt
 from anchorline.cache.tree import SegmentTree
@@ -66,7 +67,7 @@ def test_a_merge_stops_where_the_common_head_ends() -> None:
             pass
     while cache.merge(prompt, prompt.tokens, export, limit=1):
         pass
-    spans = cache.spans(cache.match(prompt, prompt.tokens), 0, 600)
+    spans = restore_spans(cache.match(prompt, prompt.tokens), 0, 600)
     assert [(span.rows.start, span.rows.end) for span in spans] == [(0, HEAD), (HEAD, 600)]
 
 
@@ -86,5 +87,5 @@ def test_a_head_that_is_saved_again_is_an_export_of_its_own() -> None:
     cache.reject(lost)
     assert restorable(cache, longer) == 100
     list(saving)
-    spans = cache.spans(cache.match(longer, longer.tokens), 100, 700)
+    spans = restore_spans(cache.match(longer, longer.tokens), 100, 700)
     assert [(span.rows.start, span.rows.end) for span in spans] == [(100, HEAD), (HEAD, 700)]

@@ -10,7 +10,8 @@ import pytest
 from anchorline.cache.pins import Pin, PinEnd, PinKind, PinOrder, PinRefusal, Pins
 from anchorline.cache.prompt import Owners
 from anchorline.cache.rows import Rows, State
-from anchorline.cache.tree import Absence, Segment, SegmentTree
+from anchorline.cache.segment import Absence, Segment
+from anchorline.cache.tree import SegmentTree
 from tests.support.fake_runtime import tokens_of
 
 HEAD, BREAKPOINT, CONVERSATION, EXPLICIT = PinKind

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -51,6 +53,29 @@ def test_prefills_when_restoring_is_slower() -> None:
     plan = make_plan(1000, [], host(999), slow, may_fork=True)
     assert plan.source is Source.NOTHING
     assert plan.rejected[0][0] is Source.HOST
+
+
+def on_disk(match: int, *, load_bytes: int) -> HostChain:
+    return HostChain(match_tokens=match, ends=(match,), bytes_per_token=1000.0, load_bytes=load_bytes)
+
+
+def test_reads_from_disk_what_is_dearer_to_prefill() -> None:
+    plan = make_plan(1000, [], host(300), FAST_RESTORE, may_fork=True, disk=on_disk(900, load_bytes=600_000))
+    assert (plan.source, plan.restored_tokens, plan.load_bytes) == (Source.DISK, 900, 600_000)
+    assert {source for source, _ in plan.rejected} == {Source.NOTHING, Source.HOST}
+
+
+def test_a_slow_disk_loses_to_what_is_in_ram_and_to_prefill() -> None:
+    slow = replace(FAST_RESTORE, load_seconds_per_byte=1e-3)
+    plan = make_plan(1000, [], host(300), slow, may_fork=True, disk=on_disk(900, load_bytes=600_000))
+    assert (plan.source, plan.restored_tokens, plan.load_bytes) == (Source.HOST, 300, 0)
+    assert make_plan(1000, [], None, slow, may_fork=True, disk=on_disk(900, load_bytes=9)).source is Source.DISK
+    assert make_plan(1000, [], None, slow, may_fork=True, disk=on_disk(900, load_bytes=9_000)).source is Source.NOTHING
+
+
+def test_nothing_is_read_where_a_resident_sequence_reaches_as_far() -> None:
+    plan = make_plan(1000, [resident(1, 950)], None, FAST_RESTORE, may_fork=True, disk=on_disk(900, load_bytes=1))
+    assert (plan.source, plan.load_bytes) == (Source.CONTINUE, 0)
 
 
 residents = st.lists(

@@ -17,7 +17,7 @@ from anchorline.cache.policy import (
     never,
 )
 from anchorline.cache.rows import Rows, State
-from anchorline.cache.tree import Segment
+from anchorline.cache.segment import Segment
 from tests.support.fake_runtime import tokens_of
 
 ROW_BYTES = 10

@@ -10,8 +10,8 @@ from anchorline.cache.pins import PinEnd, PinRefusal
 from anchorline.cache.policy import KeepValue, cost_aware
 from anchorline.cache.prefix_cache import PIECE_SHARE, PrefixCache
 from anchorline.cache.prompt import Cut, CutKind, Prompt
+from anchorline.cache.segment import Absence
 from anchorline.cache.storage import Allocate
-from anchorline.cache.tree import Absence
 from anchorline.llama.interface import MemoryKind
 from tests.support.fake_runtime import capabilities_of, tokens_of
 

@@ -20,7 +20,7 @@ from anchorline.cache.pressure import (
     reserve_bytes,
     shortage_bytes,
 )
-from anchorline.cache.tree import Absence
+from anchorline.cache.segment import Absence
 from anchorline.machine import GIB, Memory
 from tests.cache.test_prefix_cache import BYTES_PER_TOKEN, conversation, export, make_cache, save
 

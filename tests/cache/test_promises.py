@@ -14,8 +14,8 @@ from anchorline.cache.policy import EVICTION
 from anchorline.cache.prefix_cache import PrefixCache
 from anchorline.cache.prompt import DEFAULT_TENANT, Cut, CutKind, PinWish, Prompt
 from anchorline.cache.rows import State
+from anchorline.cache.segment import Segment
 from anchorline.cache.storage import Allocate
-from anchorline.cache.tree import Segment
 from anchorline.errors import Conflict
 from anchorline.llama.interface import MemoryKind
 from tests.cache.test_prefix_cache import BYTES_PER_TOKEN, export, make_cache

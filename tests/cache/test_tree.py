@@ -11,7 +11,8 @@ from anchorline.cache.eviction import Victims
 from anchorline.cache.policy import Moment, least_recently_used
 from anchorline.cache.prompt import Owners
 from anchorline.cache.rows import Rows
-from anchorline.cache.tree import GHOST_TOKENS_MIN, Absence, Segment, SegmentTree
+from anchorline.cache.segment import Absence, Segment
+from anchorline.cache.tree import GHOST_TOKENS_MIN, SegmentTree
 from tests.support.fake_runtime import tokens_of
 
 MINE = Owners()

@@ -13,11 +13,11 @@ from anchorline.cli.main import cli
 from anchorline.cli.options import build, options_of
 from anchorline.cli.serve import SETTINGS, sequences_for, settings_from, warn_of_large_cache
 from anchorline.cli.serve import serve as serve_command
-from anchorline.config import ContextConfig, EngineConfig, ModelConfig, ServerConfig
+from anchorline.config import ContextConfig, DiskConfig, EngineConfig, ModelConfig, ServerConfig
 from anchorline.errors import ConfigError
 from anchorline.limits import Limits
 
-CONFIGS = (ModelConfig, ContextConfig, EngineConfig, ServerConfig, Limits)
+CONFIGS = (ModelConfig, ContextConfig, EngineConfig, DiskConfig, ServerConfig, Limits)
 
 
 def declared_flags() -> list[str]:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
 
 import numpy as np
 
 from anchorline.cache.prompt import Cut, CutKind, Prompt
-from anchorline.config import ContextConfig, EngineConfig
+from anchorline.cli.disk import open_store
+from anchorline.config import ContextConfig, DiskConfig, EngineConfig, ModelConfig
 from anchorline.engine.engine import Engine
 from anchorline.engine.request import CallReport, GenerationRequest
+from anchorline.engine.stats import EngineStats
 from anchorline.llama.interface import SamplingParams
 from anchorline.llama.model import Model
 from anchorline.llama.runtime import LlamaRuntime
@@ -32,7 +37,9 @@ def engine_on(
     flash: str = "auto",
     parallel: int = 2,
     context_tokens: int = 4096,
+    disk: Path | None = None,
 ) -> Iterator[Engine]:
+    """An engine; with ``disk`` one that has read what others left there, and loses what it has to write at its end."""
     context = ContextConfig(
         context_tokens=context_tokens,
         batch_tokens=256,
@@ -45,19 +52,37 @@ def engine_on(
     )
     config = EngineConfig(cache=cache, exact=exact, cache_ram_bytes=mib << 20, parallel=parallel, resident_idle=0)
     runtime = LlamaRuntime(model, context, sequences=parallel, owns_model=False)
-    engine = Engine(runtime, config, clock=time.monotonic)
+    kept = DiskConfig(cache_disk=None if disk is None else str(disk), cache_disk_required=True)
+    named = ModelConfig(model=model.info.name)
+    store = partial(open_store, kept, named, context, config, runtime)
+    engine = Engine(runtime, config, clock=time.monotonic, open_store=store)
     engine.start()
+    if disk is not None:
+        at_rest(engine)
     try:
         yield engine
     finally:
         engine.close()
 
 
+def at_rest(engine: Engine) -> EngineStats:
+    """The counters once everything is saved, and written to disk, which goes on behind the replies."""
+    pause = threading.Event()
+    for _ in range(10_000):
+        stats = engine.fresh_stats().result()
+        if stats.running == stats.waiting == stats.pending_saves == stats.disk.pending_writes == 0 and (
+            stats.disk.indexed or not stats.disk.enabled
+        ):
+            return stats
+        pause.wait(0.005)
+    raise AssertionError("the engine does not come to rest")
+
+
 Answer = tuple[list[int], list[float]]
 """Ids, and the log-probabilities of the likeliest candidates at each step."""
 
 
-def ask(engine: Engine, prompt: Prompt, name: str) -> tuple[Answer, CallReport]:
+def ask(engine: Engine, prompt: Prompt, name: str, *, recorder: Recorder | None = None) -> tuple[Answer, CallReport]:
     request = GenerationRequest(
         id=name,
         prompt=prompt,
@@ -66,7 +91,7 @@ def ask(engine: Engine, prompt: Prompt, name: str) -> tuple[Answer, CallReport]:
         logprobs=TOP,
         received_seconds=time.monotonic(),
     )
-    recorder = Recorder()
+    recorder = recorder or Recorder()
     engine.submit(request, recorder)
     recorder.wait()
     assert recorder.error is None

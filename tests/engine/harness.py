@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Callable
 from itertools import count
 
 from anchorline.cache.prompt import Cut, CutKind, Prompt
@@ -13,6 +15,7 @@ from anchorline.engine.stream import Call, open_call
 from anchorline.llama.interface import SamplingParams, TokenConstraint
 from tests.support.consumer import Recorder
 from tests.support.fake_runtime import FakeRuntime, tokens_of
+from tests.support.memory_store import DiskFaults, Files, MemoryStore
 
 
 class Ticker:
@@ -54,8 +57,10 @@ class Harness:
         eviction: str = "cost-aware",
         max_passes: int = 16,
         step_seconds: float = 0.001,
+        files: Files | None = None,
+        disk_faults: DiskFaults | None = None,
     ) -> None:
-        """``step_seconds`` is what everything seems to take, a decode call for one."""
+        """``step_seconds`` is what everything seems to take, a decode call for one; ``files`` is the disk, if any."""
         self.runtime = runtime
         self.clock = Ticker(step_seconds)
         self.config = EngineConfig(
@@ -70,6 +75,12 @@ class Harness:
         )
         self.cache = make_cache(self.config, runtime, self.clock)
         self.loop = EngineLoop(runtime, self.config, self.cache, self.clock)
+        self.told: deque[Callable[[], None]] = deque()
+        """What the store had to tell and the loop has not heard yet."""
+        self.store: MemoryStore | None = None
+        if files is not None and self.cache is not None:
+            self.store = MemoryStore(files, faults=disk_faults)
+            self.cache.use_disk(self.store, self.told.append)
         self._ids = count()
 
     def open(
@@ -105,11 +116,19 @@ class Harness:
     def run(self) -> None:
         """Step until nothing is left to do."""
         for _ in range(100_000):
-            if not self.loop.has_work:
+            if not self.loop.has_work and not self.hear():
                 assert not self.loop.waiting, "a stream waits though nothing runs"
                 return
             self.loop.step()
         raise AssertionError("the loop does not come to rest")
+
+    def hear(self) -> bool:
+        """Let the store do what it was asked for, and the loop hear of it; whether there was anything."""
+        worked = self.store is not None and self.store.work()
+        while self.told:
+            self.told.popleft()()
+            worked = True
+        return worked
 
     def ask(self, prompt: Prompt, *, max_tokens: int = 4, choices: int = 1, use_cache: bool = True) -> Recorder:
         _, recorder = self.open(prompt, max_tokens=max_tokens, choices=choices, use_cache=use_cache)

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from anchorline.cache.chains import restore_spans
 from anchorline.config import ModelConfig
 from anchorline.llama.interface import MemoryKind
 from anchorline.llama.model import load_model
@@ -108,7 +109,7 @@ def test_idle_sequences_make_room_for_a_merged_segment_of_which_a_part_is_wanted
         ask(harness, ids)
     wanted = 100
     match = harness.cache.match(make_prompt(ids), make_prompt(ids).tokens)
-    largest = max(span.cells_end for span in harness.cache.spans(match, 0, wanted))
+    largest = max(span.cells_end for span in restore_spans(match, 0, wanted))
     ask(harness, [47] * 200)
     assert wanted + 10 < harness.loop.pool.free_cells < largest
     recorder = ask(harness, [*ids[:wanted], 47, 46, 45, 44])

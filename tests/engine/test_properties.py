@@ -82,9 +82,9 @@ def check_tree(tree: SegmentTree) -> None:
         assert node.parent is not None
         assert node.start == node.parent.end
         assert node.rows is None or node.parent is tree.root or node.parent.rows is not None
-        if node.rows is None:
+        if node.is_ghost:
             ghosts += max(int(node.tokens.size), GHOST_TOKENS_MIN)
-        else:
+        if node.rows is not None:
             kept.add(node)
         if tree.splitting:
             assert all(len(siblings) == 1 for siblings in node.children.values())

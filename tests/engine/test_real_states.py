@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import threading
-
 import numpy as np
 import pytest
 
 from anchorline.cache.prompt import Cut, CutKind, Prompt
 from anchorline.config import ModelConfig
-from anchorline.engine.engine import Engine
 from anchorline.engine.request import MissReason
-from anchorline.engine.stats import EngineStats
 from anchorline.llama.model import load_model
 from anchorline.llama.runtime import LlamaRuntime
-from tests.engine.exact import ask, conversation, engine_on
+from tests.engine.exact import ask, at_rest, conversation, engine_on
 from tests.support.runtimes import make_runtime
 
 HEAD = 300
@@ -101,17 +97,6 @@ def test_two_branches_in_turn_prefill_their_generation_prompts(arch: str) -> Non
                     assert report.prefilled_tokens == GENERATION_TOKENS
     finally:
         model.close()
-
-
-def at_rest(engine: Engine) -> EngineStats:
-    """The counters once everything is saved, which goes on behind the replies."""
-    pause = threading.Event()
-    for _ in range(10_000):
-        stats = engine.stats()
-        if stats.running == stats.waiting == stats.pending_saves == 0:
-            return stats
-        pause.wait(0.005)
-    raise AssertionError("the engine does not come to rest")
 
 
 def test_forty_turns_keep_their_rows_and_four_states() -> None:

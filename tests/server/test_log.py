@@ -25,7 +25,7 @@ PROMPT = Prompt(
 
 def line_of(**changes: Any) -> str:
     """The line of a call as REPORT has it, but for ``changes``."""
-    report = dataclasses.replace(REPORT, **changes)
+    report = dataclasses.replace(REPORT, **{"disk_tokens": 0, "load_seconds": 0.0, **changes})
     return call_line(report, explain(report, PROMPT, Spelling(ByteTokenizer()), cache=True))
 
 
@@ -38,6 +38,12 @@ def test_a_call_without_a_miss() -> None:
 
 def test_a_call_that_waited_for_another_says_how_long() -> None:
     assert line_of(sharing_seconds=0.25).endswith(" sharing_ms=250.0")
+
+
+def test_a_call_that_waited_for_the_disk_says_how_long() -> None:
+    line = line_of(disk_tokens=2, load_seconds=0.25)
+    assert "tier=resident+host+disk" in line
+    assert line.endswith(" load_ms=250.0")
 
 
 def test_a_call_that_restored_nothing_and_made_nothing() -> None:

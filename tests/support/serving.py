@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from anchorline.cli.serve import Settings, reply_format_of, sequences_for, state_of
-from anchorline.config import ContextConfig, EngineConfig, ModelConfig, ServerConfig
+from anchorline.config import ContextConfig, DiskConfig, EngineConfig, ModelConfig, ServerConfig
 from anchorline.engine.engine import Engine
 from anchorline.engine.stream import Clock
 from anchorline.llama.model import Model
@@ -48,6 +48,7 @@ def serving(
         model=ModelConfig(model=model.info.name),
         context=ContextConfig(context_tokens=context_tokens, threads=1, threads_batch=1),
         engine=engine_config,
+        disk=DiskConfig(),
         server=server or ServerConfig(port=0),
     )
     selected = select_template(settings.server.chat_template, model.info, tokens=template_tokens(model.tokenizer))

@@ -12,6 +12,7 @@ import msgspec
 from anchorline.api.chat import ChatBody, ChatPrompt, can_continue, chat_prompt
 from anchorline.api.decode import decode_body
 from anchorline.api.ranges import Range, check_range
+from anchorline.cache.disk import DiskStats
 from anchorline.cache.pinning import PinInfo
 from anchorline.cache.prompt import CutKind, Prompt
 from anchorline.engine.commands import Cleared, Lifetime, PinListing
@@ -198,7 +199,18 @@ def cache_object(stats: EngineStats) -> dict[str, Any]:
         "state_bytes": stats.host_state_bytes,
         **{name: getattr(stats, name) for name in _SHOWN},
         "counters": counters,
+        "disk": _disk_object(stats.disk) if stats.disk.enabled else None,
     }
+
+
+def _disk_object(stats: DiskStats) -> dict[str, Any]:
+    """The disk tier in figures."""
+    shown = {
+        name: getattr(stats, name) for name in ("used_bytes", "limit_bytes", "records", "indexed", "pending_writes")
+    }
+    counters = {declared.name: _count(getattr(stats.store, declared.name)) for declared in fields(stats.store)}
+    counters |= {"loads": stats.loads, "refused_loads": stats.refused_loads, "unattached": _count(stats.unattached)}
+    return shown | {"counters": counters}
 
 
 def _count(counted: int | Counter[str]) -> int | dict[str, int]:

@@ -34,7 +34,8 @@ class Rewritten(msgspec.Struct, kw_only=True, frozen=True):
 class Timings(msgspec.Struct, kw_only=True, frozen=True):
     """llama-server's shape, where the prefix came from, and why not more of it did.
 
-    ``cache_n`` = ``resident_n`` + ``host_n`` tokens were restored, ``prompt_n`` prefilled. ``seen_n`` leading
+    ``cache_n`` = ``resident_n`` + ``host_n`` tokens were restored, of the latter ``disk_n`` from disk, and ``prompt_n``
+    prefilled. ``load_ms``, part of ``queue_ms``, is how long the call was held for the disk. ``seen_n`` leading
     tokens were in earlier prompts or replies; ``miss`` says why fewer were restored, null when none were missed.
     """
 
@@ -49,6 +50,7 @@ class Timings(msgspec.Struct, kw_only=True, frozen=True):
     predicted_per_second: float
     restore_ms: float
     queue_ms: float
+    load_ms: float
     plan_ms: float
     render_ms: float
     tokenize_ms: float
@@ -56,6 +58,7 @@ class Timings(msgspec.Struct, kw_only=True, frozen=True):
     plan: str
     resident_n: int
     host_n: int
+    disk_n: int
     seen_n: int
     miss: str | None
     rewritten: Rewritten | msgspec.UnsetType = msgspec.UNSET
@@ -87,6 +90,7 @@ def timings(
         predicted_per_second=_ratio(report.generated_tokens, report.decode_seconds),
         restore_ms=milliseconds(report.restore_seconds),
         queue_ms=milliseconds(report.queue_seconds),
+        load_ms=milliseconds(report.load_seconds),
         plan_ms=milliseconds(report.plan_seconds),
         render_ms=milliseconds(render_seconds),
         tokenize_ms=milliseconds(tokenize_seconds),
@@ -94,6 +98,7 @@ def timings(
         plan=report.plan.value,
         resident_n=report.resident_tokens,
         host_n=report.host_tokens,
+        disk_n=report.disk_tokens,
         seen_n=report.seen_tokens,
         miss=None if report.miss is None else report.miss.value,
         rewritten=_rewritten(rewriting) if rewriting.names else msgspec.UNSET,

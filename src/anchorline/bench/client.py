@@ -54,9 +54,10 @@ class Answer:
 
     @property
     def tier(self) -> str:
-        """Where the restored tokens came from: resident, host, both, or -."""
-        names = [name for name in ("resident", "host") if self.timings.get(f"{name}_n")]
-        return "+".join(names) if names else "-"
+        """Where the restored tokens came from: resident, host, disk, several of them, or -."""
+        resident, host, disk = (self.timings.get(f"{name}_n", 0) for name in ("resident", "host", "disk"))
+        counts = {"resident": resident, "host": host - disk, "disk": disk}
+        return "+".join(name for name, count in counts.items() if count) or "-"
 
 
 def server_url(text: str, *, flag: str) -> httpx.URL:

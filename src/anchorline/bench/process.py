@@ -109,6 +109,6 @@ class ServerProcess:
 def start_anchorline(
     arguments: Sequence[str], *, environment: dict[str, str] | None = None, kept_lines: int = KEPT_LINES
 ) -> ServerProcess:
-    """``anchorline serve`` on a free loopback port, in this interpreter."""
-    command = [sys.executable, "-m", "anchorline", "serve", "--port", "0", *arguments]
+    """``anchorline serve`` on a free loopback port, in this interpreter; without a disk tier unless told otherwise."""
+    command = [sys.executable, "-m", "anchorline", "serve", "--port", "0", "--cache-disk", "off", *arguments]
     return ServerProcess(command, environment=environment, kept_lines=kept_lines)

@@ -17,7 +17,7 @@ from enum import IntEnum
 from itertools import zip_longest
 
 from anchorline.cache.rows import Rows
-from anchorline.cache.tree import Segment
+from anchorline.cache.segment import Segment
 
 CHAIN_SEGMENTS_MAX = 7
 """A save leaves no longer chain. Eight is the promise: a history that forks off a merged run counts one more."""

@@ -14,8 +14,8 @@ from itertools import islice
 import numpy as np
 import numpy.typing as npt
 
+from anchorline.cache.segment import Segment
 from anchorline.cache.tokens import common_prefix
-from anchorline.cache.tree import Segment
 from anchorline.llama.interface import TokenArray
 
 BLOCK_TOKENS = 16

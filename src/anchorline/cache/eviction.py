@@ -10,7 +10,8 @@ from itertools import count
 
 from anchorline.cache.policy import KeepValue, Moment
 from anchorline.cache.rows import Rows
-from anchorline.cache.tree import Absence, Segment, SegmentTree
+from anchorline.cache.segment import Absence, Segment
+from anchorline.cache.tree import SegmentTree
 
 
 class Victims:
@@ -72,8 +73,11 @@ class Victims:
 
 
 def may_go(viewers: Sequence[Segment]) -> bool:
-    """Whether nobody holds any of the segments that view some rows, and nothing else that is kept depends on them."""
-    return all(
+    """Whether nobody holds any of the segments that view some rows, and nothing else that is kept depends on them.
+
+    What is being written to disk stays until it is there.
+    """
+    return not any(_is_written(node) for node in viewers) and all(
         node.leases == 0
         and node.pins == 0
         and all(child.rows is None or child.rows is node.rows for child in node.offspring())
@@ -86,4 +90,11 @@ def is_inner_state(node: Segment) -> bool:
 
     A lease holds rows that are about to be built upon; for that no old state is needed.
     """
-    return node.state is not None and node.pins == 0 and any(child.rows is not None for child in node.offspring())
+    if node.state is None or node.state.is_held or node.pins:
+        return False
+    return any(child.rows is not None for child in node.offspring())
+
+
+def _is_written(node: Segment) -> bool:
+    """Whether its rows or its state are being written to disk: to drop them would free nothing yet."""
+    return (node.rows is not None and node.rows.is_held) or (node.state is not None and node.state.is_held)

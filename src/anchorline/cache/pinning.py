@@ -16,7 +16,8 @@ import numpy as np
 
 from anchorline.cache.pins import Pin, PinKind, PinOrder, PinRefusal, Pins, describe, pinned_bytes
 from anchorline.cache.prompt import PinWish, Prompt
-from anchorline.cache.tree import Match, Segment, SegmentTree
+from anchorline.cache.segment import Segment
+from anchorline.cache.tree import Match, SegmentTree
 from anchorline.errors import Conflict
 from anchorline.llama.interface import TokenArray
 

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from anchorline.cache.tree import Segment
+from anchorline.cache.segment import Segment
 
 log = logging.getLogger("anchorline.cache")
 
@@ -129,6 +129,8 @@ class Pins:
         """Pins that are gone, by PinEnd; only grows."""
         self.refused: Counter[str] = Counter()
         """Pins that were not made, by PinRefusal; only grows."""
+        self.changes = 0
+        """Times that a segment was pinned, or a pin of it ended; only grows."""
         self._pins: OrderedDict[str, Pin] = OrderedDict()
         self._due_seconds = math.inf
         """No pin expires before this."""
@@ -148,6 +150,10 @@ class Pins:
     def pinned_bytes(self) -> int:
         """Bytes of the pinned paths and the states at their ends, each counted once."""
         return pinned_bytes(pin.segment for pin in self._pins.values())
+
+    def segments(self) -> list[Segment]:
+        """Where the pins lie, the least recently used first."""
+        return [pin.segment for pin in self._pins.values()]
 
     def firm(self) -> list[Pin]:
         """The pins that give way to nothing."""
@@ -179,12 +185,14 @@ class Pins:
                 tool_fingerprint=order.tool_fingerprint,
             )
             held.segment.pins += 1
+            self.changes += 1
             self._pins[held.id] = held
             log.log(_level(held.kind), "pinned %s", describe(held))
         elif held.segment is not order.segment:
             held.segment.pins -= 1
             held.segment = order.segment
             held.segment.pins += 1
+            self.changes += 1
         _strengthen(held, order)
         self._use(held, now)
         return held
@@ -293,6 +301,7 @@ class Pins:
     def _end(self, pin: Pin, reason: PinEnd) -> None:
         del self._pins[pin.id]
         pin.segment.pins -= 1
+        self.changes += 1
         self.ended[reason] += 1
         log.log(_level(pin.kind), "unpinned (%s) %s", reason, describe(pin))
 

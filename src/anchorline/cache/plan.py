@@ -3,13 +3,14 @@
 prompt   |----------------------------------------------|
 resident |===== agrees =====|                              continue it, or fork it
 host              |..........=======|                      then restore what reaches further
+disk              |.................====|                  then first read what reaches further still
 prefill                             |-------------------|  always at least the last token
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 GIVE_UP_TOKENS = 256
@@ -24,6 +25,8 @@ class Source(StrEnum):
     CONTINUE = "continue"
     FORK = "fork"
     HOST = "host"
+    DISK = "disk"
+    """The host tier, once more of the chain is read into it."""
     NOTHING = "nothing"
 
 
@@ -40,7 +43,7 @@ class Resident:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostChain:
-    """The segments of the host tier that agree with the prompt on its first ``match_tokens``."""
+    """The segments that agree with the prompt on its first ``match_tokens``, in the host tier or on disk."""
 
     match_tokens: int
     ends: tuple[int, ...]
@@ -48,6 +51,8 @@ class HostChain:
     bytes_per_token: float
     state_bytes: int = 0
     """Of the state that completes the chain of a stateful model."""
+    load_bytes: int = 0
+    """To be read from disk before the chain can be restored."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +62,8 @@ class Speeds:
     prefill_seconds_per_token: float = 1e-3
     restore_seconds_per_byte: float = 5e-10
     restore_seconds_per_segment: float = 1e-3
+    load_seconds_per_byte: float = 2e-9
+    """From disk into the host tier, verified."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +79,8 @@ class Plan:
     resident_tokens: int
     restored_tokens: int
     expected_seconds: float
+    load_bytes: int = 0
+    """To be read from disk before this can be carried out."""
     rejected: tuple[tuple[Source, str], ...] = ()
 
     @property
@@ -87,56 +96,58 @@ def make_plan(
     *,
     may_fork: bool,
     may_extend: bool = True,
+    disk: HostChain | None = None,
 ) -> Plan:
     """The cheapest way to a prompt's last token; the losers are listed with what they would have cost.
 
     ``may_fork`` says whether a free sequence id is there, ``may_extend`` whether segments can be put
     behind resident tokens (not with a stateful model, whose chains begin in an empty sequence).
-    Ties go to continuing, then to forking, then to the host. At least the last prompt token is
+    ``disk`` is a chain that reaches further than ``host`` once more of it is read.
+    Ties go to continuing, then to forking, then to the host, then to the disk. At least the last prompt token is
     always left to prefill.
     """
     usable = prompt_tokens - 1
-    candidates = list(_candidates(usable, residents, host, may_fork=may_fork, may_extend=may_extend))
+    candidates = list(_candidates(usable, residents, (host, disk), may_fork=may_fork, may_extend=may_extend))
     priced = [
         Plan(
             source=source,
             sequence=None if resident is None else resident.sequence,
             resident_tokens=from_resident,
             restored_tokens=restored,
-            expected_seconds=_restore_seconds(from_resident, restored, host, speeds)
+            load_bytes=0 if chain is None else chain.load_bytes,
+            expected_seconds=_restore_seconds(from_resident, restored, chain, speeds)
             + (prompt_tokens - restored) * speeds.prefill_seconds_per_token,
         )
-        for source, resident, from_resident, restored in candidates
+        for source, resident, from_resident, restored, chain in candidates
     ]
-    best = min(priced, key=lambda plan: (plan.expected_seconds, _PREFERENCE[plan.source]))
+    best = min(priced, key=lambda plan: (plan.expected_seconds, _PREFERENCE[plan.source], plan.load_bytes))
     rejected = tuple(
         (plan.source, f"{plan.restored_tokens} tokens restored, {plan.expected_seconds * 1e3:.1f} ms expected")
         for plan in priced
         if plan is not best
     )
-    return Plan(
-        source=best.source,
-        sequence=best.sequence,
-        resident_tokens=best.resident_tokens,
-        restored_tokens=best.restored_tokens,
-        expected_seconds=best.expected_seconds,
-        rejected=rejected,
-    )
+    return replace(best, rejected=rejected)
 
 
-_PREFERENCE = {Source.CONTINUE: 0, Source.FORK: 1, Source.HOST: 2, Source.NOTHING: 3}
+_PREFERENCE = {Source.CONTINUE: 0, Source.FORK: 1, Source.HOST: 2, Source.DISK: 3, Source.NOTHING: 4}
 
-_Candidate = tuple[Source, Resident | None, int, int]
+_Candidate = tuple[Source, Resident | None, int, int, HostChain | None]
 
 
 def _candidates(
-    usable: int, residents: Sequence[Resident], host: HostChain | None, *, may_fork: bool, may_extend: bool
+    usable: int,
+    residents: Sequence[Resident],
+    chains: Sequence[HostChain | None],
+    *,
+    may_fork: bool,
+    may_extend: bool,
 ) -> Iterator[_Candidate]:
-    """(source, resident, tokens from it, tokens restored in all) of every way there is."""
-    host_reach = 0 if host is None else min(host.match_tokens, usable)
-    yield Source.NOTHING, None, 0, 0
-    if host_reach > 0:
-        yield Source.HOST, None, 0, host_reach
+    """(source, resident, tokens from it, tokens restored in all, by which chain) of every way there is."""
+    reaches = [(min(chain.match_tokens, usable), chain) for chain in chains if chain is not None]
+    yield Source.NOTHING, None, 0, 0, None
+    for reach, chain in reaches:
+        if reach > 0:
+            yield Source.DISK if chain.load_bytes else Source.HOST, None, 0, reach, chain
     for resident in residents:
         shared = min(resident.match_tokens, usable)
         if shared <= 0:
@@ -147,9 +158,10 @@ def _candidates(
             source = Source.FORK
         else:
             continue
-        yield source, resident, shared, shared
-        if may_extend and host_reach > shared:
-            yield source, resident, shared, host_reach
+        yield source, resident, shared, shared, None
+        for reach, chain in reaches:
+            if may_extend and reach > shared:
+                yield source, resident, shared, reach, chain
 
 
 def _may_continue(resident: Resident, shared: int) -> bool:
@@ -158,10 +170,10 @@ def _may_continue(resident: Resident, shared: int) -> bool:
 
 
 def _restore_seconds(start: int, end: int, host: HostChain | None, speeds: Speeds) -> float:
-    """Expected seconds to import the segments that lie in [start, end); exports are read whole."""
+    """Expected seconds to import the segments that lie in [start, end), and to read them; exports are taken whole."""
     if host is None or end <= start:
         return 0.0
-    seconds = host.state_bytes * speeds.restore_seconds_per_byte
+    seconds = host.state_bytes * speeds.restore_seconds_per_byte + host.load_bytes * speeds.load_seconds_per_byte
     low = 0
     for high in host.ends:
         if high > start and low < end:

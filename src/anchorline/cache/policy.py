@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from anchorline.cache.classes import CallClass
-from anchorline.cache.tree import Segment
+from anchorline.cache.segment import Segment
 
 FIRST_SIGHT_TURNS = 64
 """What was seen once counts as what is used once in so many turns of conversations, until it is used again."""

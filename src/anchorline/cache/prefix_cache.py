@@ -7,38 +7,30 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
+from anchorline.cache.chains import load_points, resume_point
 from anchorline.cache.classes import CallClass, at_end, classify
 from anchorline.cache.compaction import Run, choose_merge, runs_of
 from anchorline.cache.cuts import PIECE_TOKENS_MIN, chunk_ends, kept_chunk_ends, piece_ends
+from anchorline.cache.disk import DiskTier
+from anchorline.cache.loading import Load
 from anchorline.cache.pinning import Pinning
 from anchorline.cache.pins import Pins
 from anchorline.cache.policy import KeepValue, cost_aware
 from anchorline.cache.prompt import Owners, Prompt
 from anchorline.cache.retention import thin_states
-from anchorline.cache.rows import Rows, State
+from anchorline.cache.rows import State
+from anchorline.cache.segment import Absence, Segment
+from anchorline.cache.spilling import Post
 from anchorline.cache.storage import Export, ExportState, HostStorage
-from anchorline.cache.tree import Absence, Match, Segment, SegmentTree
+from anchorline.cache.stored import StoredIndex
+from anchorline.cache.tree import Match, SegmentTree
+from anchorline.disk.record import SegmentStore
 from anchorline.llama.interface import Capabilities, TokenArray
 
 PIECE_BYTES_MAX = 128 << 20
 """About the largest export; at memory speed it takes a few hundredths of a second."""
 PIECE_SHARE = 0.0625
 """No export is larger than this share of the budget: of what is too long to be kept, its beginning is."""
-
-
-@dataclass(frozen=True, slots=True)
-class RestoreSpan:
-    """One import: the part [start, end) of ``rows``; ``segment`` is the first it belongs to."""
-
-    segment: Segment
-    rows: Rows
-    start: int
-    end: int
-
-    @property
-    def cells_end(self) -> int:
-        """Where a sequence would end that held every token in the pool while this is imported."""
-        return self.start + self.rows.tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,10 +87,19 @@ class PrefixCache:
             bytes_per_token=bytes_per_token,
             state_bytes=capabilities.state_bytes,
         )
+        self.stored = StoredIndex(self.tree)
+        self.disk: DiskTier | None = None
         self._clock = clock
         self._batch_tokens = batch_tokens
         piece_bytes = min(PIECE_BYTES_MAX, self.arena.budget_bytes * PIECE_SHARE)
         self._piece_tokens = max(PIECE_TOKENS_MIN, int(piece_bytes / max(bytes_per_token, 1.0)))
+
+    def use_disk(self, store: SegmentStore, post: Post) -> None:
+        """Keep what is saved in ``store`` too, and read back what it has; ``post`` brings its calls to this thread."""
+        self.disk = DiskTier(
+            tree=self.tree, storage=self.storage, index=self.stored, pins=self.pins, store=store, post=post
+        )
+        self.disk.start()
 
     # -- reading ------------------------------------------------------------------------------
 
@@ -113,20 +114,19 @@ class PrefixCache:
         return self.tree.match_chunks(tokens, ends, prompt.owners)
 
     def resume_point(self, match: Match, limit: int) -> int:
-        """The last position, at most ``limit``, up to which ``match`` can be restored; 0 when nowhere.
+        """The last position, at most ``limit``, up to which the host tier can restore ``match``; 0 when nowhere."""
+        return resume_point(match, limit, stateful=self.tree.stateful)
 
-        Anywhere in it for plain attention; with a stateful model where a segment with a state ends.
-        """
-        reach = min(match.restorable, limit)
-        if not self.tree.stateful:
-            return reach
-        ends = (segment.end for segment in match.chain if segment.state is not None and segment.end <= reach)
-        return max(ends, default=0)
-
-    @staticmethod
-    def segment_at(match: Match, position: int) -> Segment:
-        """The segment of ``match`` that ends at ``position``, a resume point of a stateful model."""
-        return next(segment for segment in match.chain if segment.end == position)
+    def load(self, prompt: Prompt, match: Match, limit: int) -> Load | None:
+        """Begin to read from disk what the host tier lacks of ``match`` up to ``limit``; None when it has no room."""
+        assert self.disk is not None
+        for end in load_points(match, limit, stateful=self.tree.stateful):
+            path = [segment for segment in match.path if segment.start < end]
+            worth = math.inf if prompt.promised else self.storage.worth(path)
+            load = self.disk.load(path, end, worth=worth)
+            if load is not None:
+                return load
+        return None
 
     def note_call(self, prompt: Prompt) -> CallClass:
         """Note a use of what was seen of ``prompt``, kept or not, by a new call; its class.
@@ -147,6 +147,12 @@ class PrefixCache:
             return self.tree.descend(tokens, match.seen, prompt.owners, from_node=self.tree.root)
         return [segment for segment in match.chain if segment.end <= match.restorable]
 
+    def advance(self) -> None:
+        """What time and the disk tier ask for between two steps; next to nothing most of the time."""
+        self.expire_pins()
+        if self.disk is not None:
+            self.disk.step()
+
     def expire_pins(self) -> None:
         """End the pins whose time is over; costs next to nothing while there are none."""
         self.pins.expire(self._clock())
@@ -154,30 +160,17 @@ class PrefixCache:
     def reject(self, segment: Segment) -> None:
         """Forget the rows of ``segment`` and below: a restore of it was refused."""
         self.counters.restore_failures += 1
+        self.stored.discard_rows(segment, may_go=lambda node: True)
         self.tree.drop_below(segment, Absence.RESTORE_FAILED)
         self.pins.forget_lost(stateful=self.tree.stateful)
 
     def reject_state(self, segment: Segment) -> None:
         """Forget the state of ``segment``: a restore of it was refused. Its rows stay."""
         self.counters.restore_failures += 1
+        self.stored.discard_state(segment)
         if segment.state is not None:
             self.tree.drop_state(segment)
             self.pins.forget_lost(stateful=self.tree.stateful)
-
-    @staticmethod
-    def spans(match: Match, start: int, end: int) -> list[RestoreSpan]:
-        """The imports that put back [start, end); neighbours that view one export are one import."""
-        spans: list[RestoreSpan] = []
-        for segment in match.chain:
-            low, high = max(segment.start, start), min(segment.end, end)
-            if low >= high:
-                continue
-            assert segment.rows is not None
-            if spans and spans[-1].rows is segment.rows:
-                spans[-1] = RestoreSpan(spans[-1].segment, segment.rows, spans[-1].start, high)
-            else:
-                spans.append(RestoreSpan(segment, segment.rows, low, high))
-        return spans
 
     # -- saving -------------------------------------------------------------------------------
 
@@ -227,7 +220,9 @@ class PrefixCache:
             yield from self._save_pieces(source, path, sorted({*pieces, *states}), states)
             self.pinning.after_save(prompt, int(tokens.size))
             if self.tree.stateful and not prompt.guessed:
-                thin_states(self.tree, path, prompt)
+                thin_states(self.tree, self.stored, path, prompt)
+            if self.disk is not None:
+                self.disk.after_save(path)
         finally:
             for node in path:
                 node.leases -= 1
@@ -262,10 +257,10 @@ class PrefixCache:
     def _fill(self, nodes: list[Segment], source: _Source) -> Absence | None:
         """Give rows to the ghosts among ``nodes``, neighbours; why not, when they stay ghosts.
 
-        One export serves those of one owner, which share it.
+        One export serves those of one owner, which share it; of those that are on disk already others.
         """
         missing = [node for node in nodes if node.rows is None]
-        for _, owned in groupby(missing, key=lambda node: node.owner):
+        for _, owned in groupby(missing, key=lambda node: (node.owner, node.stored is None)):
             run = list(owned)
             worth = math.inf if source.promised else self.storage.worth(run)
             rows = self.storage.store_rows(run[0].start, run[-1].end, source.export, worth=worth)
@@ -347,7 +342,17 @@ class PrefixCache:
         """Forget everything of ``tenant`` that is neither pinned nor leased, ids too; the bytes that freed."""
         before = self.arena.used_bytes
         for node in reversed([node for node in self.tree if node.owner == tenant]):
+            if _is_free(node):
+                self.stored.discard_state(node)
+                self.stored.discard_rows(node, may_go=_is_free)
             if node.is_droppable:
                 self.tree.drop(node, Absence.EVICTED)
             self.tree.forget(node)
+        if self.disk is not None:
+            self.disk.clear(tenant)
         return before - self.arena.used_bytes
+
+
+def _is_free(node: Segment) -> bool:
+    """Whether nobody holds it."""
+    return not node.leases and not node.pins

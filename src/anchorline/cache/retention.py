@@ -15,30 +15,38 @@ gone on beside it.
 from __future__ import annotations
 
 from anchorline.cache.prompt import Prompt
-from anchorline.cache.tree import Absence, Segment, SegmentTree
+from anchorline.cache.segment import Absence, Segment
+from anchorline.cache.stored import StoredIndex
+from anchorline.cache.tree import SegmentTree
 
 NEWEST_STATES = 3
 """States kept on a path behind the head."""
 
 
-def thin_states(tree: SegmentTree, path: list[Segment], prompt: Prompt) -> None:
-    """Free the states on ``path``, the segments of one history, that are not worth keeping."""
+def thin_states(tree: SegmentTree, index: StoredIndex, path: list[Segment], prompt: Prompt) -> None:
+    """Free the states on ``path``, the segments of one history, that are not worth keeping; in either tier."""
     for node in path:
-        _drop_abandoned_reply(tree, node, prompt.tenant, on_path=path)
+        _drop_abandoned_reply(tree, index, node, prompt.tenant, on_path=path)
     head = prompt.head_position or 0
-    stateful = [node for node in path if node.state is not None and node.end > head]
+    stateful = [node for node in path if node.has_reachable_state and node.end > head]
     turn_start = prompt.turn_start if prompt.turn_start is not None else len(prompt)
     for node in stateful[:-NEWEST_STATES]:
         branches = sum(child.rows is not None for child in node.offspring())
         if node.end < turn_start and node.pins == 0 and branches < 2:
-            tree.drop_state(node)
+            index.discard_state(node)
+            if node.state is not None:
+                tree.drop_state(node)
 
 
-def _drop_abandoned_reply(tree: SegmentTree, node: Segment, tenant: str, *, on_path: list[Segment]) -> None:
+def _drop_abandoned_reply(
+    tree: SegmentTree, index: StoredIndex, node: Segment, tenant: str, *, on_path: list[Segment]
+) -> None:
     """Drop the childless ends of the tenant's replies that part from the path behind ``node``."""
     for child in list(node.offspring()):
         if child.owner != tenant:
             continue
         ends_a_reply = child.state is not None and child.state.ends_reply and not child.children
         if ends_a_reply and child.is_droppable and child not in on_path:
+            index.discard_state(child)
+            index.discard_rows(child, may_go={child}.__contains__)
             tree.drop(child, Absence.EVICTED)

@@ -11,7 +11,8 @@ from anchorline.cache.eviction import Victims
 from anchorline.cache.host import Extent, HostArena
 from anchorline.cache.policy import KeepValue, Moment
 from anchorline.cache.rows import Rows, State
-from anchorline.cache.tree import Absence, Segment, SegmentTree
+from anchorline.cache.segment import Absence, Segment
+from anchorline.cache.tree import SegmentTree
 
 Allocate = Callable[[int], memoryview | None]
 Export = Callable[[int, int, Allocate], memoryview | None]
@@ -111,6 +112,12 @@ class HostStorage:
         self.counters.saved_states += 1
         self.counters.exported_bytes += memory.nbytes
         return State(memory, free, ends_reply=ends_reply)
+
+    def reserve(self, size_bytes: int, *, worth: float) -> tuple[memoryview, Callable[[], None]] | Absence:
+        """Bytes to fill with what is read from disk and what frees them, or why there are none."""
+        if not size_bytes:
+            return memoryview(bytearray()), lambda: None
+        return self._store(lambda allocate: allocate(size_bytes), worth=worth)
 
     def _store(self, export: ExportState, *, worth: float) -> tuple[memoryview, Callable[[], None]] | Absence:
         extents: list[Extent] = []

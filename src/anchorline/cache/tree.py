@@ -5,8 +5,8 @@ A path from the root spells a token history; each node is one segment of it.
     root ── [0 ─ system+tools ─ 900) ──┬── [900 ─ user, reply ─ 1400) ── [1400 ─ tool result ─ 1500)
                                        └── [900 ─ another session ─ 1200)
 
-A node without rows is a *ghost*: its ids stay, so that a miss can be explained, until the tree is
-over its token limit. Rows belong to an export that may span several nodes (a node split later
+A node whose rows are in no tier is a *ghost*: its ids stay, so that a miss can be explained, until the
+tree is over its token limit. Rows belong to an export that may span several nodes (a node split later
 views a part of the same export), so bytes are freed with the last view.
 
 In a *splitting* tree two histories part anywhere, and any position may be resumed. In a *whole*
@@ -22,7 +22,6 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from itertools import count
 
 import numpy as np
@@ -30,136 +29,73 @@ import numpy as np
 from anchorline.cache.classes import CallClass
 from anchorline.cache.prompt import Owners
 from anchorline.cache.rows import Rows, State
+from anchorline.cache.segment import Absence, Segment, Stored
 from anchorline.cache.tokens import common_prefix
 from anchorline.llama.interface import TokenArray
-
-
-class Absence(StrEnum):
-    """Why a ghost has no rows."""
-
-    EVICTED = "evicted"
-    NO_ROOM = "no_room"
-    """Nothing that is worth less could be freed for them."""
-    OVERSIZE = "oversize"
-    """They are larger than the whole budget."""
-    MEMORY_SHORT = "memory_short"
-    """They are larger than what the cache may take while the machine's memory is short."""
-    EXPORT_FAILED = "export_failed"
-    RESTORE_FAILED = "restore_failed"
-
-
-class Segment:
-    """One node: the ids of [start, end) of a history, and its rows unless it is a ghost."""
-
-    __slots__ = (
-        "absence",
-        "call_class",
-        "children",
-        "last_turn",
-        "last_used",
-        "leases",
-        "owner",
-        "parent",
-        "pins",
-        "rows",
-        "start",
-        "state",
-        "tokens",
-        "use_gap",
-    )
-
-    def __init__(self, parent: Segment | None, start: int, tokens: TokenArray, *, owner: str | None) -> None:
-        self.parent = parent
-        self.start = start
-        self.tokens = tokens
-        self.owner = owner
-        """The tenant whose calls alone see this node; None when all do."""
-        self.children: dict[tuple[str | None, int], list[Segment]] = {}
-        """By ``slot``."""
-        self.rows: Rows | None = None
-        self.state: State | None = None
-        """The state at ``end``; only where there are rows."""
-        self.absence: Absence | None = None
-        self.leases = 0
-        self.pins = 0
-        self.call_class = CallClass.SIDE
-        """The highest of the calls that held these tokens."""
-        self.last_used = 0
-        """The tick at which a call last held them …"""
-        self.last_turn = 0
-        """… and the turn."""
-        self.use_gap: float | None = None
-        """Turns between two such calls, smoothed; None while there was one."""
-
-    def note_use(self, tick: int, turn: int, call_class: CallClass) -> None:
-        """A call came back to these tokens."""
-        elapsed = float(max(turn - self.last_turn, 1))
-        gap = elapsed if self.use_gap is None else self.use_gap
-        self.use_gap = (gap + elapsed) / 2
-        self.last_used, self.last_turn = tick, turn
-        self.call_class = max(self.call_class, call_class)
-
-    @property
-    def end(self) -> int:
-        return self.start + int(self.tokens.size)
-
-    @property
-    def slot(self) -> tuple[str | None, int]:
-        """Where its parent keeps it: the owner and the first id."""
-        return self.owner, int(self.tokens[0])
-
-    @property
-    def kept_bytes(self) -> int:
-        """This node's share of its export, by tokens, and its state; 0 for a ghost."""
-        return 0 if self.rows is None else self.row_bytes + self.state_bytes
-
-    @property
-    def row_bytes(self) -> int:
-        """This node's share of its export, by tokens."""
-        return 0 if self.rows is None else self.rows.nbytes * int(self.tokens.size) // self.rows.tokens
-
-    @property
-    def state_bytes(self) -> int:
-        """Of the state at its end; part of ``kept_bytes``."""
-        return 0 if self.state is None else self.state.nbytes
-
-    def offspring(self) -> Iterator[Segment]:
-        for siblings in self.children.values():
-            yield from siblings
-
-    @property
-    def is_droppable(self) -> bool:
-        """Whether its rows may go: nobody holds it and nothing kept depends on it."""
-        return (
-            self.rows is not None
-            and self.leases == 0
-            and self.pins == 0
-            and all(child.rows is None for child in self.offspring())
-        )
-
 
 GHOST_TOKENS_MIN = 64
 """A node's own memory, expressed in ids."""
 
 
 def _ghost_cost(node: Segment) -> int:
-    return max(int(node.tokens.size), GHOST_TOKENS_MIN)
+    return max(int(node.tokens.size), GHOST_TOKENS_MIN) if node.is_ghost else 0
 
 
 @dataclass(frozen=True, slots=True)
 class Match:
     """How far a prompt agrees with the tree.
 
-    ``chain`` holds the segments with rows from the root on, of which ``restorable`` tokens agree
-    with the prompt; ``seen`` tokens were seen before, rows kept or not; ``absence`` says why the
-    rows between the two are gone. ``deepest`` is the segment in which the agreement ends, None where nothing is known.
+    ``chain`` holds the segments with rows in the host tier from the root on, of which ``restorable`` tokens
+    agree with the prompt; ``path`` goes on with those that lie on disk alone, up to ``reachable`` tokens.
+    ``seen`` tokens were seen before, rows kept or not; ``absence`` says why what lies behind is gone. ``deepest`` is
+    the segment in which the agreement ends, None where nothing is known.
+
+    chain  |=== host ===|
+    path   |=== host ===|=== disk ===|
+    seen   |=== host ===|=== disk ===|--- ghosts ---|
     """
 
-    chain: tuple[Segment, ...]
+    path: tuple[Segment, ...]
     restorable: int
+    reachable: int
     seen: int
     absence: Absence | None
     deepest: Segment | None = None
+
+    @property
+    def chain(self) -> tuple[Segment, ...]:
+        return tuple(segment for segment in self.path if segment.start < self.restorable)
+
+
+NOTHING_MATCHED = Match((), 0, 0, 0, None)
+
+
+class _Walk:
+    """A match in the making: the segments that it comes by, one after another."""
+
+    __slots__ = ("absence", "deepest", "path", "reachable", "restorable", "seen")
+
+    def __init__(self, root: Segment) -> None:
+        self.deepest = root
+        self.path: list[Segment] = []
+        self.restorable = self.reachable = self.seen = 0
+        self.absence: Absence | None = None
+
+    def go_on(self, segment: Segment, agreed: int) -> None:
+        """The next ``agreed`` tokens are the first of ``segment``."""
+        if segment.rows is not None and self.restorable == self.seen:
+            self.restorable += agreed
+        if segment.is_reachable and self.reachable == self.seen:
+            self.path.append(segment)
+            self.reachable += agreed
+        elif self.absence is None and not segment.is_reachable:
+            self.absence = segment.absence
+        self.seen += agreed
+        self.deepest = segment
+
+    def end(self) -> Match:
+        absence = self.absence if self.reachable < self.seen else None
+        return Match(tuple(self.path), self.restorable, self.reachable, self.seen, absence, self.deepest)
 
 
 class SegmentTree:
@@ -183,25 +119,18 @@ class SegmentTree:
     def match(self, tokens: TokenArray, owners: Owners) -> Match:
         """The deepest agreement of ``tokens`` with what ``owners`` see of a splitting tree. Changes nothing."""
         assert self.splitting
-        chain: list[Segment] = []
-        restorable = seen = 0
-        absence: Absence | None = None
+        walk = _Walk(self.root)
         node = self.root
-        while seen < tokens.size:
-            rest = tokens[seen : owners.span_end(seen, int(tokens.size))]
-            child, agreed = self._step(node, rest, owners.at(seen))
+        while walk.seen < tokens.size:
+            rest = tokens[walk.seen : owners.span_end(walk.seen, int(tokens.size))]
+            child, agreed = self._step(node, rest, owners.at(walk.seen))
             if child is None or agreed == 0:
                 break
-            if child.rows is not None and restorable == seen:
-                chain.append(child)
-                restorable += agreed
-            elif absence is None and child.rows is None:
-                absence = child.absence
-            seen += agreed
-            node = child
+            walk.go_on(child, agreed)
             if agreed < child.tokens.size:
                 break
-        return Match(tuple(chain), restorable, seen, absence if restorable < seen else None, node)
+            node = child
+        return walk.end()
 
     def _step(self, node: Segment, rest: TokenArray, owner: str | None) -> tuple[Segment | None, int]:
         """The child of ``node`` and of ``owner`` that agrees with the beginning of ``rest``, and how long.
@@ -215,23 +144,16 @@ class SegmentTree:
     def match_chunks(self, tokens: TokenArray, ends: list[int], owners: Owners) -> Match:
         """Whole trees: follow the path whose segments end exactly at ``ends``, in order."""
         assert not self.splitting
-        chain: list[Segment] = []
-        restorable = seen = 0
-        absence: Absence | None = None
+        walk = _Walk(self.root)
         node = self.root
         for end in ends:
-            assert owners.span_end(seen, end) == end, "what is common ends at a cut, and so does a chunk"
-            child = self._exact_child(node, tokens[seen:end], owners.at(seen))
+            assert owners.span_end(walk.seen, end) == end, "what is common ends at a cut, and so does a chunk"
+            child = self._exact_child(node, tokens[walk.seen : end], owners.at(walk.seen))
             if child is None:
                 break
-            if child.rows is not None and restorable == seen:
-                chain.append(child)
-                restorable = end
-            elif absence is None and child.rows is None:
-                absence = child.absence
-            seen = end
+            walk.go_on(child, end - walk.seen)
             node = child
-        return Match(tuple(chain), restorable, seen, absence if restorable < seen else None, node)
+        return walk.end()
 
     @staticmethod
     def _exact_child(node: Segment, span: TokenArray, owner: str | None) -> Segment | None:
@@ -249,19 +171,29 @@ class SegmentTree:
         path: list[Segment] = []
         node = from_node
         while node.end < end:
-            owner = owners.at(node.end)
             span = tokens[node.end : owners.span_end(node.end, end)]
-            if not self.splitting:
-                node = self._exact_child(node, span, owner) or self._new_child(node, span, owner)
-                path.append(node)
-                continue
-            child, agreed = self._step(node, span, owner)
-            if child is None or agreed == 0:
-                node = self._new_child(node, span, owner)
-            else:
-                node = child if agreed == child.tokens.size else self._split(child, agreed)
+            path.extend(self.lay(node, span, owners.at(node.end)))
+            node = path[-1]
+        return path
+
+    def lay(self, node: Segment, span: TokenArray, owner: str | None) -> list[Segment]:
+        """The nodes of one owner that spell ``span`` below ``node``, made or split where needed."""
+        path: list[Segment] = []
+        end = node.end + int(span.size)
+        while node.end < end:
+            rest = span[node.end - end :]
+            node = self._child(node, rest, owner)
             path.append(node)
         return path
+
+    def _child(self, node: Segment, span: TokenArray, owner: str | None) -> Segment:
+        """The child of ``node`` that spells ``span`` or its beginning; a split one, or a new one that spells it all."""
+        if not self.splitting:
+            return self._exact_child(node, span, owner) or self._new_child(node, span, owner)
+        child, agreed = self._step(node, span, owner)
+        if child is None or agreed == 0:
+            return self._new_child(node, span, owner)
+        return child if agreed == child.tokens.size else self.split(child, agreed)
 
     def _new_child(self, parent: Segment, span: TokenArray, owner: str | None) -> Segment:
         child = Segment(parent, parent.end, span.astype(np.int32, copy=True), owner=owner)
@@ -270,7 +202,7 @@ class SegmentTree:
         self.ghost_tokens += _ghost_cost(child)
         return child
 
-    def _split(self, node: Segment, at: int) -> Segment:
+    def split(self, node: Segment, at: int) -> Segment:
         """Split ``node`` after ``at`` of its tokens; the upper part is new, ``node`` keeps the tail.
 
         Leases, pins and the state stay with the tail, which keeps the upper part alive as its parent.
@@ -280,7 +212,7 @@ class SegmentTree:
         cost_before = _ghost_cost(node)
         upper = Segment(node.parent, node.start, node.tokens[:at], owner=node.owner)
         upper.last_used, upper.last_turn, upper.use_gap = node.last_used, node.last_turn, node.use_gap
-        upper.call_class, upper.absence = node.call_class, node.absence
+        upper.call_class, upper.absence, upper.stored = node.call_class, node.absence, node.stored
         if node.rows is not None:
             upper.rows = node.rows  # the two parts view what the one did
             self.kept[upper] = None
@@ -290,19 +222,18 @@ class SegmentTree:
         node.start += at
         node.tokens = node.tokens[at:]
         upper.children[node.slot] = [node]
-        if node.rows is None:
-            self.ghost_tokens += _ghost_cost(node) + _ghost_cost(upper) - cost_before
+        self.ghost_tokens += _ghost_cost(node) + _ghost_cost(upper) - cost_before
         return upper
 
     def keep(self, node: Segment, rows: Rows) -> None:
-        """Give a ghost its rows; ``rows`` must cover it."""
+        """Give a node without rows in the host tier such; ``rows`` must cover it."""
         assert node.rows is None
         assert rows.start <= node.start
         assert node.end <= rows.end
+        self.ghost_tokens -= _ghost_cost(node)
         node.rows = rows.view(int(node.tokens.size))
         node.absence = None
         self.kept[node] = None
-        self.ghost_tokens -= _ghost_cost(node)
 
     def replace_rows(self, nodes: Sequence[Segment], rows: Rows) -> None:
         """Let kept nodes view ``rows``, which must cover them, instead of what they viewed."""
@@ -331,21 +262,33 @@ class SegmentTree:
         node.state.release()
         node.state = None
 
+    def note_stored(self, node: Segment, stored: Stored | None) -> None:
+        """Note which record has the rows of ``node``, or that none has."""
+        self.ghost_tokens -= _ghost_cost(node)
+        node.stored = stored
+        self.ghost_tokens += _ghost_cost(node)
+
+    def note_stored_state(self, node: Segment, stored: Stored | None) -> None:
+        """Note which record has the state of ``node``, or that none has."""
+        self.ghost_tokens -= _ghost_cost(node)
+        node.stored_state = stored
+        self.ghost_tokens += _ghost_cost(node)
+
     def drop(self, node: Segment, reason: Absence) -> None:
-        """Turn a droppable node into a ghost."""
+        """Take the rows of a droppable node out of the host tier."""
         assert node.is_droppable
-        self._make_ghost(node, reason)
+        self._drop_rows(node, reason)
 
     def drop_below(self, node: Segment, reason: Absence) -> None:
-        """Make ghosts of ``node`` and everything kept below it, held or not: the rows are bad."""
+        """Take the rows of ``node`` and all below it out of the host tier, held or not: they are bad."""
         stack = [node]
         while stack:
             current = stack.pop()
             stack.extend(current.offspring())
             if current.rows is not None:
-                self._make_ghost(current, reason)
+                self._drop_rows(current, reason)
 
-    def _make_ghost(self, node: Segment, reason: Absence) -> None:
+    def _drop_rows(self, node: Segment, reason: Absence) -> None:
         assert node.rows is not None
         if node.state is not None:
             self.drop_state(node)
@@ -415,4 +358,4 @@ class SegmentTree:
 
     @staticmethod
     def _is_forgettable(node: Segment) -> bool:
-        return node.rows is None and node.leases == 0 and node.pins == 0 and not node.children
+        return node.is_ghost and node.leases == 0 and node.pins == 0 and not node.children

@@ -12,9 +12,11 @@ from typing import Any
 from urllib.parse import quote
 
 import click
+from click.core import ParameterSource
 from rich.table import Table
 
 from anchorline.bench.client import CallFailed, Client
+from anchorline.cli.cache_disk import DISK_COMMANDS, DISK_HELP, list_disk
 from anchorline.cli.suggest import Refusal, SuggestingCommand, SuggestingGroup
 from anchorline.cli.tables import plain_console, printable, show_table
 from anchorline.cli.values import format_size
@@ -33,7 +35,11 @@ Anchor = Mapping[str, Any]
 
 @click.group("cache", cls=SuggestingGroup)
 def cache_group() -> None:
-    """See and change what a running server keeps."""
+    """See and change what a server keeps, in RAM or on disk."""
+
+
+for disk_command in DISK_COMMANDS:
+    cache_group.add_command(disk_command)
 
 
 def _speaking(command: Callable[..., None]) -> Callable[..., None]:
@@ -94,9 +100,23 @@ def warm(*, client: Client, file: Path, whole: bool, ttl: str, as_json: bool) ->
 
 
 @cache_group.command("ls", cls=SuggestingCommand)
+@click.argument("namespace", required=False)
+@click.option(
+    "--cache-disk", metavar="DIR", type=click.Path(path_type=Path), help=f"{DISK_HELP} No server needs to be running."
+)
 @_speaking
-def ls(*, client: Client, as_json: bool) -> None:
-    """List what is pinned."""
+def ls(*, client: Client, as_json: bool, cache_disk: Path | None, namespace: str | None) -> None:
+    """List what a running server has pinned, or what a disk tier holds.
+
+    With --cache-disk the namespaces are listed, or the records of NAMESPACE: a digest, or its beginning.
+    """
+    if cache_disk is not None:
+        if click.get_current_context().get_parameter_source("url") is ParameterSource.COMMANDLINE:
+            raise click.UsageError("--url is a server and --cache-disk a directory; give one of them")
+        list_disk(cache_disk.expanduser(), namespace=namespace, as_json=as_json)
+        return
+    if namespace is not None:
+        raise click.UsageError("NAMESPACE needs --cache-disk")
     answer = client.get("/cache/anchors")
     _show(answer, as_json=as_json, table=_anchor_table(answer["data"]))
     if not as_json:

@@ -25,7 +25,12 @@ from anchorline.cli.values import (
 
 Config = TypeVar("Config")
 
-MACHINE_DEFAULTS = {"cache_ram_bytes": "a quarter of the free RAM", "pin_budget_bytes": "50%"}
+MACHINE_DEFAULTS = {
+    "cache_ram_bytes": "a quarter of the free RAM",
+    "pin_budget_bytes": "50%",
+    "cache_disk": "anchorline in the user's cache directory; off with a test:ARCH model",
+    "cache_disk_bytes": "20GiB, or a tenth of the free space",
+}
 """Settings whose default depends on the machine, or on another; their option is None until ``cli`` resolves it."""
 
 SPECIAL_TYPES: dict[str, click.ParamType[Any]] = {
@@ -41,7 +46,7 @@ ONE_LIST = frozenset({"tensor_split", "devices"})
 """Settings that are one list; given twice, the last holds."""
 JOINED_LISTS = frozenset({"override_tensor", "override_metadata", "lora"})
 """Settings that are lists which add up when given more than once."""
-METAVARS = {"api_keys": "KEY", "share_heads": "DIGEST", "warm": "FILE", "script": "FILE"}
+METAVARS = {"api_keys": "KEY", "share_heads": "DIGEST", "warm": "FILE", "script": "FILE", "cache_disk": "DIR"}
 """What the help calls the value of a text that no type names."""
 SPELLED_DEFAULTS: dict[str, Any] = {"gpu_layers": "auto"}
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any, NoReturn
@@ -20,6 +22,7 @@ from anchorline import machine
 from anchorline.api.models import Served
 from anchorline.api.responses_store import ResponseStore
 from anchorline.cli.banner import announce
+from anchorline.cli.disk import fill_in, open_store
 from anchorline.cli.logs import FORMATS as LOG_FORMATS
 from anchorline.cli.logs import LEVELS, set_up_logging
 from anchorline.cli.options import SettingOption, build, options_of
@@ -27,7 +30,7 @@ from anchorline.cli.signals import end_at_once_on_signals, leave_at_once
 from anchorline.cli.suggest import SuggestingCommand
 from anchorline.cli.values import format_size
 from anchorline.cli.warm_file import read_prefixes
-from anchorline.config import ContextConfig, EngineConfig, ModelConfig, ServerConfig
+from anchorline.config import ContextConfig, DiskConfig, EngineConfig, ModelConfig, ServerConfig
 from anchorline.constraint.compiler import ConstraintCompiler
 from anchorline.constraint.vocabulary import Vocabulary
 from anchorline.engine.engine import Engine
@@ -61,6 +64,7 @@ log = logging.getLogger("anchorline.cli")
 SETTINGS: tuple[SettingOption, ...] = (
     *options_of(ServerConfig, section="Server"),
     *options_of(EngineConfig, section="Engine and cache"),
+    *options_of(DiskConfig, section="Disk tier"),
     *options_of(ContextConfig, section="Context"),
     *options_of(ModelConfig, section="Model"),
 )
@@ -97,6 +101,7 @@ class Settings:
     model: ModelConfig
     context: ContextConfig
     engine: EngineConfig
+    disk: DiskConfig
     server: ServerConfig
 
 
@@ -108,6 +113,7 @@ def settings_from(values: dict[str, Any]) -> Settings:
     pin_budget = values["pin_budget_bytes"]
     if isinstance(pin_budget, float):
         values["pin_budget_bytes"] = int(pin_budget * values["cache_ram_bytes"])
+    fill_in(values, os.environ)
     values["threads"] = values["threads"] or machine.physical_cores()
     values["threads_batch"] = values["threads_batch"] or values["threads"]
     engine = build(EngineConfig, values)
@@ -128,6 +134,7 @@ def settings_from(values: dict[str, Any]) -> Settings:
         model=model,
         context=build(ContextConfig, values),
         engine=engine,
+        disk=build(DiskConfig, values),
         server=server,
     )
 
@@ -153,7 +160,13 @@ def run(settings: Settings) -> NoReturn:
         reply_format = reply_format_of(settings.server, selected, model.tokenizer)
         runtime = LlamaRuntime(model, settings.context, sequences=sequences_for(settings.engine), owns_model=False)
         loaded.callback(runtime.close)
-        engine = Engine(runtime, settings.engine, clock=time.monotonic, read_memory=machine.read_memory)
+        engine = Engine(
+            runtime,
+            settings.engine,
+            clock=time.monotonic,
+            read_memory=machine.read_memory,
+            open_store=partial(open_store, settings.disk, settings.model, settings.context, settings.engine, runtime),
+        )
         engine.start()
         loaded.pop_all()  # from here on nothing may be freed before the engine's thread has ended
         state = state_of(settings, model, selected, engine, reply_format=reply_format, rules=rules, orders=orders)
@@ -167,7 +180,7 @@ def run(settings: Settings) -> NoReturn:
                 beside=lambda: warm(state),
             )
         finally:
-            engine.close()
+            engine.close(flush_seconds=settings.server.shutdown_seconds)
         # Otherwise a thread still uses the model, and nothing ends it.
         if state.workers.close(timeout_seconds=WORKERS_SECONDS):
             runtime.close()
@@ -328,9 +341,16 @@ def facts_of(
         "template": f"{selected.name} from {selected.origin}",
         "tool format": reply_format.name,
         "cache RAM": cache,
+        "cache disk": _disk_fact(settings, engine),
         "threads": f"{context.threads}",
         "url": url,
     }
+
+
+def _disk_fact(settings: Settings, engine: Engine) -> str:
+    if not engine.has_disk:
+        return "off"
+    return f"{settings.disk.cache_disk}, {format_size(settings.disk.cache_disk_bytes)}"
 
 
 class _ServeCommand(SuggestingCommand):

@@ -11,11 +11,12 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 
+from anchorline.cache.chains import RestoreSpan, disk_chain, host_chain, load_points, restore_spans
 from anchorline.cache.difference import find_difference, goes_on_with, reach_of
-from anchorline.cache.plan import HostChain, Plan, Resident, Source, make_plan
-from anchorline.cache.prefix_cache import PrefixCache, RestoreSpan
+from anchorline.cache.plan import Plan, Resident, Source, make_plan
+from anchorline.cache.prefix_cache import PrefixCache
 from anchorline.cache.tokens import common_prefix
-from anchorline.cache.tree import Match
+from anchorline.cache.tree import NOTHING_MATCHED, Match
 from anchorline.engine.live import LiveSequence, SequencePool
 from anchorline.engine.misses import find_miss
 from anchorline.engine.order import Waiting, choose_next
@@ -24,18 +25,17 @@ from anchorline.engine.restoring import Restorer
 from anchorline.engine.saving import Saver
 from anchorline.engine.sharing import Prefilling, choose_wait
 from anchorline.engine.speeds import SpeedMeter
-from anchorline.engine.stream import Clock, Hold, Restoration, Stream
+from anchorline.engine.stream import Asked, Clock, Hold, LoadHold, Restoration, Stream
 from anchorline.errors import BackendFailure
 from anchorline.llama.interface import Runtime, TokenArray
 
 log = logging.getLogger("anchorline.engine")
 
-NOTHING_MATCHED = Match((), 0, 0, None)
-
 _PLAN_KINDS = {
     Source.CONTINUE: PlanKind.CONTINUE,
     Source.FORK: PlanKind.FORK,
     Source.HOST: PlanKind.RESTORE,
+    Source.DISK: PlanKind.RESTORE,
     Source.NOTHING: PlanKind.COLD,
 }
 
@@ -61,7 +61,7 @@ class Outcome(Enum):
     NO_ROOM = auto()
     """The pool has too few free cells."""
     HELD = auto()
-    """It waits until another stream has prefilled what both share (``Stream.hold``)."""
+    """It waits until another stream has prefilled what both share, or for the disk tier (``Stream.hold``)."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -92,10 +92,13 @@ class Admission:
         started = self.clock()
         self._end_hold(stream, started)
         prospect = self._prospect(stream, self._match(stream))
-        match, plan = prospect.match, prospect.plan
-        stream.hold = self._hold(stream, plan, started)
+        stream.hold = self._hold(stream, prospect.plan, started)
+        if stream.hold is None and prospect.plan.load_bytes:
+            stream.hold = self._load(stream, started)
+            prospect = self._prospect(stream, self._match(stream))
         if stream.hold is not None:
             return Outcome.HELD
+        match, plan = prospect.match, prospect.plan
         if self.cache is not None:
             self.cache.pinning.use(stream.call.prompt, match)
         source = None if plan.sequence is None else self.pool[plan.sequence]
@@ -117,6 +120,7 @@ class Admission:
             live.id,
             "; ".join(f"{source} ({why})" for source, why in plan.rejected) or "nothing",
         )
+        stream.end_load()
         if stream.call.admitted_seconds is None:
             stream.call.admitted_seconds = started
             restoration = self._restoration(
@@ -124,11 +128,18 @@ class Admission:
             )
             restoration.plan_seconds, restoration.restore_seconds = planned - started, restored - planned
             stream.call.restoration = restoration
-            if self.cache is not None and stream.call.request.use_cache:
-                stream.call.call_class = self.cache.note_call(stream.call.prompt)
+            self._note_call(stream)
+            if self.cache is not None and self.cache.disk is not None:
+                self.cache.disk.note_use(segment for segment in match.path if segment.start < live.length)
             if stream.call.request.on_admitted is not None:
                 stream.call.request.on_admitted(stream.call.report(restored))
         return Outcome.STARTED
+
+    def _note_call(self, stream: Stream) -> None:
+        """Note the use of what was seen of a call's prompt, once."""
+        call = stream.call
+        if self.cache is not None and call.request.use_cache and call.call_class is None:
+            call.call_class = self.cache.note_call(call.prompt)
 
     def preview(self, stream: Stream, *, keep_idle: int) -> Restoration:
         """What ``stream`` would begin with if it were admitted now. Changes nothing.
@@ -143,7 +154,7 @@ class Admission:
             prospect,
             restored=plan.restored_tokens,
             plan=_PLAN_KINDS[plan.source] if not plan.host_tokens else PlanKind.RESTORE,
-            segments=_ends(PrefixCache.spans(prospect.match, plan.resident_tokens, plan.restored_tokens)),
+            segments=_ends(restore_spans(prospect.match, plan.resident_tokens, plan.restored_tokens)),
             failure=None,
         )
 
@@ -169,6 +180,7 @@ class Admission:
             reach=reach,
             declined=0 if unused is None else unused.resume_point(prospect.known, reach),
             failure=failure,
+            unread=self._unread(stream, prospect.match, restored, reach),
             absence=prospect.known.absence,
             stateful=self.stateful,
         )
@@ -176,6 +188,7 @@ class Admission:
             plan=plan,
             resident_tokens=resident,
             host_tokens=restored - resident,
+            disk_tokens=_disk_tokens(stream, resident, restored),
             seen_tokens=seen,
             miss=miss,
             missing_cut=missing_cut,
@@ -184,6 +197,13 @@ class Admission:
             segments=segments,
             rejected_plans=tuple((_PLAN_KINDS[kind], why) for kind, why in prospect.plan.rejected),
         )
+
+    def _unread(self, stream: Stream, match: Match, restored: int, reach: int) -> MissReason | None:
+        """Why what lies on disk was not read; None where there is nothing more."""
+        if not any(point > restored for point in load_points(match, reach, stateful=self.stateful)):
+            return None
+        refused = stream.asked is not None and stream.asked.load is None
+        return MissReason.EVICTED if refused else MissReason.CHEAPER
 
     # -- order --------------------------------------------------------------------------------
 
@@ -289,41 +309,40 @@ class Admission:
         )
 
     def _plan(self, stream: Stream, match: Match, residents: list[Resident]) -> Plan:
-        host = None
-        reach = 0 if self.cache is None else self.cache.resume_point(match, stream.buffer.count - 1)
-        if self.cache is not None and reach:
-            spans = self.cache.spans(match, 0, reach)
-            nbytes = sum(span.rows.nbytes for span in spans)
-            covered = sum(span.rows.tokens for span in spans)
-            host = HostChain(
-                match_tokens=reach,
-                ends=(*(span.end for span in spans[:-1]), spans[-1].rows.end),
-                bytes_per_token=nbytes / covered,
-                state_bytes=self._state_bytes(match, reach),
-            )
+        limit, disk, speeds = stream.buffer.count - 1, None, self.meter.speeds
+        if self.cache is not None and self.cache.disk is not None and stream.asked is None:
+            disk = disk_chain(match, limit, stateful=self.stateful)
+            speeds = replace(speeds, load_seconds_per_byte=self.cache.disk.read_seconds_per_byte)
         return make_plan(
             stream.buffer.count,
             residents,
-            host,
-            self.meter.speeds,
+            host_chain(match, limit, stateful=self.stateful),
+            speeds,
             may_fork=self.pool.has_free_id,
             may_extend=not self.stateful,
+            disk=disk,
         )
-
-    def _state_bytes(self, match: Match, position: int) -> int:
-        if self.cache is None or not self.stateful:
-            return 0
-        state = self.cache.segment_at(match, position).state
-        assert state is not None
-        return state.nbytes
 
     # -- hold ---------------------------------------------------------------------------------
 
     @staticmethod
     def _end_hold(stream: Stream, now: float) -> None:
         if stream.hold is not None and stream.call.admitted_seconds is None:
-            stream.call.sharing_seconds += now - stream.hold.started_seconds
+            held_seconds = now - stream.hold.started_seconds
+            if isinstance(stream.hold, LoadHold):
+                stream.call.load_seconds += held_seconds
+            else:
+                stream.call.sharing_seconds += held_seconds
         stream.hold = None
+
+    def _load(self, stream: Stream, now: float) -> LoadHold | None:
+        """Let ``stream`` wait for what it can use of the disk tier; None when the host tier has no room for it."""
+        assert self.cache is not None
+        self._note_call(stream)  # room is made by what its segments are worth now that they are used
+        match = self._match(stream)
+        load = self.cache.load(stream.call.prompt, match, stream.buffer.count - 1)
+        stream.asked = Asked(load, match.restorable)
+        return None if load is None else LoadHold(load, now)
 
     def _hold(self, stream: Stream, plan: Plan, now: float) -> Hold | None:
         """What ``stream`` should wait for; only ever a running stream, so that no two wait for each other."""
@@ -359,7 +378,7 @@ class Admission:
 
     def _import_end(self, match: Match, plan: Plan) -> int:
         """Where a sequence would end that held all cells of the plan's imports, also those that don't stay."""
-        spans = PrefixCache.spans(match, plan.resident_tokens, plan.restored_tokens)
+        spans = restore_spans(match, plan.resident_tokens, plan.restored_tokens)
         return max((span.cells_end for span in spans), default=0)
 
     def _make_room(self, stream: Stream, plan: Plan, source: LiveSequence | None, *, import_end: int) -> bool:
@@ -399,7 +418,7 @@ class Admission:
         if end <= start:
             return None, ()
         failure = self.restorer.restore(self.cache, live, match, end)
-        return failure, _ends(self.cache.spans(match, start, live.length))
+        return failure, _ends(restore_spans(match, start, live.length))
 
     def _seat(self, stream: Stream, plan: Plan, source: LiveSequence | None) -> LiveSequence:
         """The sequence the stream runs in, holding the plan's resident tokens."""
@@ -420,6 +439,13 @@ class Admission:
 def _may_well_go_on(resident: Resident) -> bool:
     """Whether most of a sequence is what a stream begins with."""
     return 2 * resident.match_tokens > resident.length_tokens
+
+
+def _disk_tokens(stream: Stream, resident_tokens: int, restored_tokens: int) -> int:
+    """How many of the restored tokens were read from disk for the stream."""
+    if stream.asked is None or stream.asked.load is None:
+        return 0
+    return max(0, restored_tokens - max(resident_tokens, stream.asked.host_tokens))
 
 
 def _plan_kind(plan: Plan, live: LiveSequence) -> PlanKind:

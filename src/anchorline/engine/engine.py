@@ -10,9 +10,11 @@ from dataclasses import dataclass, replace
 from queue import Empty, SimpleQueue
 from typing import TypeVar
 
+from anchorline.cache.disk import DiskStats
 from anchorline.cache.policy import EVICTION
 from anchorline.cache.prefix_cache import PrefixCache
 from anchorline.config import EngineConfig
+from anchorline.disk.record import SegmentStore
 from anchorline.engine.commands import Asked, Command
 from anchorline.engine.loop import EngineLoop
 from anchorline.engine.memory import CHECK_SECONDS, MemoryWatch, ReadMemory
@@ -37,11 +39,22 @@ class _Cancel:
     request_id: str
 
 
+OpenStore = Callable[[], SegmentStore | None]
+"""Opens the disk tier, or says that there is none."""
+
+
 class _Stop:
     """Ends the loop."""
 
 
-_Incoming = Call | Asked | _Cancel | _Stop
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """The disk tier has something to tell the engine thread."""
+
+    tell: Callable[[], None]
+
+
+_Incoming = Call | Asked | _Cancel | _Told | _Stop
 
 
 def make_cache(config: EngineConfig, runtime: Runtime, clock: Clock) -> PrefixCache | None:
@@ -98,9 +111,19 @@ class Engine:
     """One thread that owns ``runtime`` and its cache. Every public method may be called from any thread."""
 
     def __init__(
-        self, runtime: Runtime, config: EngineConfig, *, clock: Clock, read_memory: ReadMemory | None = None
+        self,
+        runtime: Runtime,
+        config: EngineConfig,
+        *,
+        clock: Clock,
+        read_memory: ReadMemory | None = None,
+        open_store: OpenStore | None = None,
     ) -> None:
-        """With ``read_memory`` the cache also yields when the machine's memory runs short."""
+        """With ``read_memory`` the cache also yields when the machine's memory runs short.
+
+        With ``open_store``, called once the self-test has shown what is exported, what is saved outlives the process.
+        The store is closed with the engine. Raises ConfigError.
+        """
         config.validate()
         self.parallel = 1 if config.exact else config.parallel
         self.context_tokens = runtime.limits.context_tokens
@@ -114,11 +137,14 @@ class Engine:
         self._clock = clock
         self._cache_fault = check_cache(runtime) if config.cache else None
         self._cache = make_cache(config, runtime, clock) if self._cache_fault is None else None
+        self._store = open_store() if self._cache is not None and open_store is not None else None
         self.capabilities = runtime.capabilities
         self._loop = EngineLoop(runtime, config, self._cache, clock)
         self._watch = MemoryWatch(self._cache, read_memory, clock) if self._cache and read_memory else None
         self._inbox: SimpleQueue[_Incoming] = SimpleQueue()
         self._lock = threading.Lock()
+        if self._cache is not None and self._store is not None:
+            self._cache.use_disk(self._store, lambda tell: self._inbox.put(_Told(tell)))
         self._open: dict[str, Call] = {}
         self._call_seconds = 1.0
         self._failure: EngineFailure | None = None
@@ -129,6 +155,11 @@ class Engine:
     def alive(self) -> bool:
         """Whether the loop runs and takes requests."""
         return self._thread.is_alive() and self._failure is None
+
+    @property
+    def has_disk(self) -> bool:
+        """Whether what is saved outlives the process."""
+        return self._cache is not None and self._cache.disk is not None
 
     def start(self) -> None:
         self._thread.start()
@@ -190,11 +221,16 @@ class Engine:
             self._inbox.put(Asked(command, answer))
         return answer
 
-    def close(self) -> None:
-        """Fail the open calls, end the thread and free the runtime. Idempotent."""
+    def close(self, *, flush_seconds: float = 0.0) -> None:
+        """Fail the open calls, end the thread and free the runtime. Idempotent.
+
+        What is to be written to disk is, for as long as ``flush_seconds``.
+        """
         if self._thread.is_alive():
             self._inbox.put(_Stop())
             self._thread.join()
+        if self._store is not None:
+            self._store.close(flush_seconds)
         self._runtime.close()
 
     # -- the thread ---------------------------------------------------------------------------
@@ -225,6 +261,7 @@ class Engine:
             for command in self._commands():
                 came = True
                 if isinstance(command, _Stop):
+                    self._loop.write_last()
                     return
                 self._handle(command)
             if self._watch is not None:
@@ -249,13 +286,16 @@ class Engine:
                 return
             waits = False
 
-    def _handle(self, command: Call | Asked | _Cancel) -> None:
+    def _handle(self, command: Call | Asked | _Cancel | _Told) -> None:
         if isinstance(command, Call):
             for ended in self._loop.open(command):
                 self._close_call(ended)
             return
         if isinstance(command, Asked):
             command.perform(self._loop)
+            return
+        if isinstance(command, _Told):
+            command.tell()
             return
         call = self._open.get(command.request_id)
         if call is not None:
@@ -316,4 +356,5 @@ class Engine:
             pins_ended=cache.pins.ended.copy(),
             pins_refused=cache.pins.refused.copy(),
             cache=cache.counters.copy(),
+            disk=DiskStats() if cache.disk is None else cache.disk.stats(),
         )

@@ -15,9 +15,10 @@ from anchorline.config import EngineConfig
 from anchorline.engine.admission import Admission, Outcome
 from anchorline.engine.live import LiveSequence, SequencePool
 from anchorline.engine.pacing import default_checkpoint_tokens, pauses, tokens_to_pause
-from anchorline.engine.request import FinishReason, SampledToken
+from anchorline.engine.request import FinishReason
 from anchorline.engine.reseating import reseat
 from anchorline.engine.restoring import Restorer
+from anchorline.engine.sampling import sample
 from anchorline.engine.saving import Saver
 from anchorline.engine.schedule import prefill_tokens, share_batch
 from anchorline.engine.sealing import SealLedger, giving_way
@@ -68,7 +69,13 @@ class EngineLoop:
 
     @property
     def has_work(self) -> bool:
-        return bool(self.running or self._saver.has_work or (self.waiting and not self._blocked))
+        reads_index = self.cache is not None and self.cache.disk is not None and self.cache.disk.has_work
+        return bool(self.running or self._saver.has_work or reads_index or self._has_startable)
+
+    @property
+    def _has_startable(self) -> bool:
+        """Whether a waiting stream may be started now, as far as can be told."""
+        return any(not self._blocked if stream.hold is None else stream.hold.is_over for stream in self.waiting)
 
     @property
     def pending_saves(self) -> int:
@@ -77,6 +84,12 @@ class EngineLoop:
     def finish_saves(self) -> None:
         """Keep now what finished sequences still have to keep."""
         self._saver.flush_all()
+
+    def write_last(self) -> None:
+        """Hand over to the disk tier what is not there yet, before the end."""
+        if self.cache is not None and self.cache.disk is not None:
+            self.finish_saves()
+            self.cache.disk.write_pinned()
 
     def forget_idle(self, tenant: str) -> None:
         """Drop a tenant's finished sequences; what is not saved of them is lost."""
@@ -122,7 +135,7 @@ class EngineLoop:
     def step(self) -> list[Call]:
         """Do one round of work; the calls that ended in it."""
         if self.cache is not None:
-            self.cache.expire_pins()
+            self.cache.advance()
         self._admit()
         ended: list[Call] = []
         work = self._schedule()
@@ -137,7 +150,7 @@ class EngineLoop:
 
         A held stream keeps its place. What may not be passed by starts before all later ones.
         """
-        if self._blocked and not any(stream.hold is not None and stream.hold.is_over for stream in self.waiting):
+        if not self._has_startable:
             return
         left = [stream for stream in self.waiting if stream.hold is None or stream.hold.is_over]
         while left and len(self.running) < self._parallel:
@@ -160,7 +173,7 @@ class EngineLoop:
     def _run(self, stream: Stream) -> None:
         """Count a seated stream among the running ones."""
         assert stream.live is not None
-        stream.live.call_class = stream.call.call_class
+        stream.live.call_class = stream.call.known_class
         if stream.sampler is None and not stream.only_prefills:
             constraint = stream.call.request.constraint
             mask = None if constraint is None else constraint.start()
@@ -293,7 +306,7 @@ class EngineLoop:
             if stream.sampler is None:  # its call has failed with another choice
                 continue
             try:
-                self._sample(stream, output)
+                sample(self.runtime, stream, output, clock=self._clock)
             except ConstraintFailure as error:
                 log.warning("call %s ends: %s", stream.call.request.id, error)
                 self.cancel(stream.call, error)
@@ -302,36 +315,6 @@ class EngineLoop:
             if stream.finish is not None and self._finish(stream):
                 ended.append(stream.call)
         return ended
-
-    def _sample(self, stream: Stream, output: int) -> None:
-        """Choose the stream's next token and hand it on; sets ``finish`` when it was the last."""
-        call = stream.call
-        token = self._choose(stream, output)
-        if call.first_token_seconds is None:
-            call.first_token_seconds = self._clock()
-        if self.runtime.is_end_of_generation(token):
-            stream.finish = FinishReason.STOP
-            return
-        sampled = SampledToken(token)
-        if call.request.logprobs is not None:
-            chosen, alternatives = self.runtime.logprobs(output, token, call.request.logprobs)
-            sampled = SampledToken(token, chosen.logprob, alternatives)
-        stream.buffer.append(token)
-        stream.generated += 1
-        if call.consumer.on_token(stream.choice, sampled):
-            stream.finish = FinishReason.STOP
-        elif stream.generated == call.max_tokens:
-            stream.finish = FinishReason.LENGTH
-
-    def _choose(self, stream: Stream, output: int) -> int:
-        """The token that the call's forcer wants, else the one that the sampler draws."""
-        assert stream.sampler is not None
-        forcer = stream.call.request.forcer
-        forced = None if forcer is None else forcer.force(stream.choice, stream.reply)
-        if forced is None:
-            return stream.sampler.sample(output)
-        stream.sampler.accept(forced)
-        return forced
 
     # -- ends ---------------------------------------------------------------------------------
 

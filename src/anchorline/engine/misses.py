@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from anchorline.cache.prompt import Cut
-from anchorline.cache.tree import Absence
+from anchorline.cache.segment import Absence
 from anchorline.engine.request import MissReason
 
 _ABSENCE_REASONS = {
@@ -25,13 +25,15 @@ def find_miss(
     reach: int,
     declined: int,
     failure: MissReason | None,
+    unread: MissReason | None,
     absence: Absence | None,
     stateful: bool,
 ) -> tuple[MissReason | None, str | None]:
     """Why fewer than ``reach`` tokens were restored, and which of the prompt's ``cuts`` lacks its state.
 
     ``declined`` tokens could have been restored but for the request, which wanted no cache; ``failure`` is that of a
-    restore, ``absence`` why rows are gone. None when nothing was missed.
+    restore, ``unread`` why what lies on disk was left there, ``absence`` why rows are gone. None when nothing was
+    missed.
     """
     if restored >= reach:
         return None, None
@@ -39,6 +41,8 @@ def find_miss(
         return MissReason.OFF, None
     if failure is not None:
         return failure, None
+    if unread is not None:
+        return unread, None
     if absence is not None:
         return _ABSENCE_REASONS[absence], None
     if not stateful:

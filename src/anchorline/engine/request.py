@@ -97,7 +97,7 @@ class MissReason(StrEnum):
     CHEAPER = "cheaper"
     """Prefilling was expected to be quicker than restoring."""
     FAILED = "failed"
-    """A restore was refused by llama.cpp; the rest was recomputed."""
+    """A restore was refused by llama.cpp, or a file could not be read; the rest was recomputed."""
     NO_ROOM = "no_room"
     """The live pool had too few free cells for an import; the segments are kept."""
     NO_STATE = "no_state"
@@ -143,11 +143,21 @@ class CallReport:
     """From receipt to the first token; None when none was made."""
     sharing_seconds: float = 0.0
     """Part of ``queue_seconds``: waited for another call that was prefilling the same prefix."""
+    disk_tokens: int = 0
+    """Part of ``host_tokens``: read from disk for this call."""
+    load_seconds: float = 0.0
+    """Part of ``queue_seconds``: waited for the disk tier."""
     rejected_plans: tuple[tuple[PlanKind, str], ...] = ()
 
     @property
     def restored_tokens(self) -> int:
         return self.resident_tokens + self.host_tokens
+
+    @property
+    def tiers(self) -> dict[str, int]:
+        """Restored tokens by where they lay when the call came."""
+        host_tokens = self.host_tokens - self.disk_tokens
+        return {"resident": self.resident_tokens, "host": host_tokens, "disk": self.disk_tokens}
 
 
 class ReplyConsumer(Protocol):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from anchorline.cache.prefix_cache import PrefixCache, RestoreSpan
+from anchorline.cache.chains import RestoreSpan, restore_spans, segment_at
+from anchorline.cache.prefix_cache import PrefixCache
 from anchorline.cache.tree import Match
 from anchorline.engine.live import LiveSequence, SequencePool
 from anchorline.engine.request import MissReason
@@ -32,7 +33,7 @@ class Restorer:
         started = self.clock()
         imported = imported_bytes = 0
         failure: MissReason | None = None
-        for span in cache.spans(match, live.length, end):
+        for span in restore_spans(match, live.length, end):
             failure = self._import_span(cache, live, span)
             if failure is not None:
                 break
@@ -64,7 +65,7 @@ class Restorer:
 
     def _import_state(self, cache: PrefixCache, live: LiveSequence, match: Match, end: int) -> bool:
         """Complete imported rows with the state at ``end``; a state that is refused is forgotten."""
-        segment = cache.segment_at(match, end)
+        segment = segment_at(match, end)
         assert segment.state is not None
         try:
             if self.runtime.import_state(live.id, segment.state.memory, end):

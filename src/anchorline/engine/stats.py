@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from anchorline.cache.classes import CallClass
+from anchorline.cache.disk import DiskStats
 from anchorline.cache.storage import CacheCounters
 from anchorline.engine.sealing import SealCounters
 
@@ -54,6 +55,9 @@ class EngineStats:
     pins_refused: Counter[str] = field(default_factory=Counter)
     """Pins that were not made, by reason (``PinRefusal``). A copy."""
     cache: CacheCounters = field(default_factory=CacheCounters)
+    """A copy, never changed."""
+
+    disk: DiskStats = field(default_factory=DiskStats)
     """A copy, never changed."""
 
     @property

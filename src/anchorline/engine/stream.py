@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from anchorline.cache.classes import CallClass, at_end
 from anchorline.cache.difference import Difference
+from anchorline.cache.loading import Load
 from anchorline.cache.prompt import Prompt
 from anchorline.engine.live import LiveSequence, TokenBuffer
 from anchorline.engine.request import (
@@ -30,6 +31,7 @@ class Restoration:
     plan: PlanKind = PlanKind.COLD
     resident_tokens: int = 0
     host_tokens: int = 0
+    disk_tokens: int = 0
     seen_tokens: int = 0
     miss: MissReason | None = None
     missing_cut: str | None = None
@@ -56,8 +58,8 @@ class Call:
     """When it was handed to the engine's thread."""
     streams: list[Stream] = field(default_factory=list)
     restoration: Restoration = field(default_factory=Restoration)
-    call_class: CallClass = CallClass.COLD
-    """What the cache takes it for; known when its first stream is admitted."""
+    call_class: CallClass | None = None
+    """What the cache takes it for; known when its first stream is admitted, or waits for the disk tier."""
     admitted_seconds: float | None = None
     prefilled_seconds: float | None = None
     """When the first stream's prompt was decoded."""
@@ -66,6 +68,8 @@ class Call:
     """Of the prompt, the most that the first stream has held."""
     sharing_seconds: float = 0.0
     """How long its first stream was held for another's prefill."""
+    load_seconds: float = 0.0
+    """How long it was held for the disk tier."""
     finished_streams: int = 0
     forked: bool = False
     """Whether the choices beyond the first have been let go."""
@@ -73,6 +77,10 @@ class Call:
     @property
     def prompt(self) -> Prompt:
         return self.request.prompt
+
+    @property
+    def known_class(self) -> CallClass:
+        return CallClass.COLD if self.call_class is None else self.call_class
 
     @property
     def is_finished(self) -> bool:
@@ -96,11 +104,12 @@ class Call:
         generated = sum(stream.generated for stream in self.streams)
         return CallReport(
             id=self.request.id,
-            call_class=at_end(self.call_class, generated),
+            call_class=at_end(self.known_class, generated),
             plan=source.plan,
             prompt_tokens=len(self.prompt),
             resident_tokens=source.resident_tokens,
             host_tokens=source.host_tokens,
+            disk_tokens=source.disk_tokens,
             prefilled_tokens=max(0, self.reached_tokens - source.restored_tokens),
             generated_tokens=generated,
             seen_tokens=source.seen_tokens,
@@ -111,6 +120,7 @@ class Call:
             segments=source.segments,
             queue_seconds=admitted - received,
             sharing_seconds=self.sharing_seconds,
+            load_seconds=self.load_seconds,
             plan_seconds=source.plan_seconds,
             restore_seconds=source.restore_seconds,
             prefill_seconds=max(0.0, prefilled - admitted - source.plan_seconds - source.restore_seconds),
@@ -135,6 +145,28 @@ class Hold:
         return live is None or live.length >= self.position
 
 
+@dataclass(frozen=True, slots=True)
+class LoadHold:
+    """It is not started before ``load`` is read from disk."""
+
+    load: Load
+    started_seconds: float
+
+    @property
+    def is_over(self) -> bool:
+        return self.load.is_over
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a stream has asked of the disk tier, which it does once."""
+
+    load: Load | None
+    """None where the host tier had no room for it."""
+    host_tokens: int
+    """What the host tier had of its tokens before."""
+
+
 @dataclass(slots=True, eq=False)
 class Stream:
     """One choice of a call: known tokens, of which its live sequence has decoded the first."""
@@ -144,10 +176,11 @@ class Stream:
     buffer: TokenBuffer
     live: LiveSequence | None = None
     """None while waiting; the sequence it is decoded into while running."""
-    hold: Hold | None = None
+    hold: Hold | LoadHold | None = None
     """While waiting: what it waits for, unless that is only its turn."""
     passes: int = 0
     """How many streams that came later started before it."""
+    asked: Asked | None = None
     sampler: Sampler | None = None
     generated: int = 0
     finish: FinishReason | None = None
@@ -183,7 +216,13 @@ class Stream:
             return params
         return replace(params, seed=params.seed + self.choice)
 
+    def end_load(self) -> None:
+        """Let go of what was read from disk for it: it is started, or never will be."""
+        if self.asked is not None and self.asked.load is not None:
+            self.asked.load.end()
+
     def close(self) -> None:
+        self.end_load()
         if self.sampler is not None:
             self.sampler.close()
             self.sampler = None

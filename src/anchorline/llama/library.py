@@ -120,6 +120,7 @@ def _declare(name: str, result: Any, *arguments: Any) -> Any:
     return function
 
 
+ggml_commit = _declare("ggml_commit", ctypes.c_char_p)
 ggml_row_size = _declare("ggml_row_size", ctypes.c_size_t, ctypes.c_int, ctypes.c_int64)
 ggml_blck_size = _declare("ggml_blck_size", ctypes.c_int64, ctypes.c_int)
 ggml_get_name = _declare("ggml_get_name", ctypes.c_char_p, _Pointer)
@@ -152,6 +153,11 @@ gguf_get_arr_type = _declare("gguf_get_arr_type", ctypes.c_int, _Pointer, ctypes
 gguf_get_arr_n = _declare("gguf_get_arr_n", ctypes.c_size_t, _Pointer, ctypes.c_int64)
 gguf_get_arr_str = _declare("gguf_get_arr_str", ctypes.c_char_p, _Pointer, ctypes.c_int64, ctypes.c_size_t)
 gguf_get_val_u32 = _declare("gguf_get_val_u32", ctypes.c_uint32, _Pointer, ctypes.c_int64)
+gguf_get_data_offset = _declare("gguf_get_data_offset", ctypes.c_size_t, _Pointer)
+gguf_get_n_tensors = _declare("gguf_get_n_tensors", ctypes.c_int64, _Pointer)
+gguf_get_tensor_name = _declare("gguf_get_tensor_name", ctypes.c_char_p, _Pointer, ctypes.c_int64)
+gguf_get_tensor_offset = _declare("gguf_get_tensor_offset", ctypes.c_size_t, _Pointer, ctypes.c_int64)
+gguf_get_tensor_size = _declare("gguf_get_tensor_size", ctypes.c_size_t, _Pointer, ctypes.c_int64)
 gguf_free = _declare("gguf_free", None, _Pointer)
 gguf_set_val_u32 = _declare("gguf_set_val_u32", None, _Pointer, ctypes.c_char_p, ctypes.c_uint32)
 gguf_set_val_f32 = _declare("gguf_set_val_f32", None, _Pointer, ctypes.c_char_p, ctypes.c_float)
@@ -191,3 +197,9 @@ def build_description() -> str:
 
     system = api.llama_print_system_info().decode("utf-8", "replace").strip()
     return f"llama-cpp-python {llama_cpp.__version__} ({system})"
+
+
+def build_commit() -> str:
+    """The commit of llama.cpp that this build was made from, as far as it knows."""
+    commit: bytes = ggml_commit()
+    return commit.decode("utf-8", "replace")

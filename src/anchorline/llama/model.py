@@ -69,13 +69,10 @@ def load_model(config: ModelConfig, *, weights: bool = True) -> Model:
     Raises ConfigError for an unusable setting, ModelError when the file cannot be loaded; the
     message names the path and what llama.cpp said.
     """
-    if config.model.startswith(TEST_PREFIX):
+    path = model_path(config)
+    if path is None:
         return _load_test_model(config)
-    if config.model == DEFAULT_MODEL:
-        path, name = default_model_path(), DEFAULT_MODEL
-    else:
-        path = Path(config.model).expanduser()
-        name = path.stem
+    name = DEFAULT_MODEL if config.model == DEFAULT_MODEL else path.stem
     check_gguf(path, what="model")
     check_overrides(config.override_metadata, number_in_file=partial(number_in_file, path))
     native = native_model_params(config)
@@ -87,6 +84,13 @@ def load_model(config: ModelConfig, *, weights: bool = True) -> Model:
     if not handle:
         raise ModelError(f"{path} cannot be loaded: {library.reason(lines, otherwise='llama.cpp gave no reason')}")
     return _finish(handle, config, name=name, native=native)
+
+
+def model_path(config: ModelConfig) -> Path | None:
+    """The file that ``config.model`` names; None for a test model, which has none. Raises ModelError."""
+    if config.model.startswith(TEST_PREFIX):
+        return None
+    return default_model_path() if config.model == DEFAULT_MODEL else Path(config.model).expanduser()
 
 
 def default_model_path() -> Path:

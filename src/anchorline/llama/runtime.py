@@ -64,6 +64,8 @@ class LlamaRuntime:
         except BackendFailure:
             api.llama_free(self._context)
             raise
+        self.layout = layout
+        """What exports look like."""
         self._segments = SegmentPort(self._context, scratch=sequences, capabilities=self._capabilities, layout=layout)
         self._takes_gaps = layout.cell_bytes > min(CELL_SIZES)
         self._limits = RuntimeLimits(
@@ -90,11 +92,9 @@ class LlamaRuntime:
             bytes_per_token=self._limits.bytes_per_token,
             context_tokens=self._limits.context_tokens,
         )
+        self.layout = MemoryLayout(opaque=True)
         self._segments = SegmentPort(
-            self._context,
-            scratch=self._sequences,
-            capabilities=self._capabilities,
-            layout=MemoryLayout(opaque=True),
+            self._context, scratch=self._sequences, capabilities=self._capabilities, layout=self.layout
         )
         self._limits = dataclasses.replace(self._limits, bytes_per_token=0.0, fork_bytes=0)
 

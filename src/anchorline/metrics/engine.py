@@ -42,6 +42,11 @@ _GAUGES = (
     _Declared("host_tokens", "host_tokens", "Tokens of the segments in the host tier, shared ones counted once."),
     _Declared("host_states", "host_states", "States of stateful models in the host tier."),
     _Declared("host_state_bytes", "host_state_bytes", "Bytes of states; the rest of the host tier is rows."),
+    _Declared("disk_used_bytes", "disk.used_bytes", "Bytes of all files of the disk tier, those of other models too."),
+    _Declared("disk_limit_bytes", "disk.limit_bytes", "What they may take (--cache-disk-size)."),
+    _Declared("disk_records", "disk.records", "Rows and states on disk that can be restored."),
+    _Declared("disk_pending_writes", "disk.pending_writes", "Rows and states that wait to be written to disk."),
+    _Declared("disk_indexed", "disk.indexed", "1 once all that was on disk at the start is known."),
     _Declared("pin_budget_bytes", "pin_budget_bytes", "Bytes that pins may hold (--pin-budget)."),
     _Declared("pinned_bytes", "pinned_bytes", "Bytes of pinned segments."),
     _Declared("pins", "pins", "Pins held."),
@@ -63,6 +68,14 @@ _COUNTERS = (
     _Declared("merged_bytes", "cache.merged_bytes", "Bytes of such exports."),
     _Declared("evictions", "cache.evictions", "Segments evicted from the host tier."),
     _Declared("evicted_bytes", "cache.evicted_bytes", "Bytes evicted from the host tier."),
+    _Declared("disk_loads", "disk.loads", "Times that calls waited for the disk tier."),
+    _Declared("disk_refused_loads", "disk.refused_loads", "Times that the host tier had no room for what is on disk."),
+    _Declared("disk_written_records", "disk.store.written_records", "Rows and states written to disk."),
+    _Declared("disk_written_bytes", "disk.store.written_bytes", "Bytes written to disk."),
+    _Declared("disk_read_records", "disk.store.read_records", "Rows and states read from disk."),
+    _Declared("disk_read_bytes", "disk.store.read_bytes", "Bytes read from disk."),
+    _Declared("disk_collected_files", "disk.store.collected_files", "Files deleted to keep to --cache-disk-size."),
+    _Declared("disk_collected_bytes", "disk.store.collected_bytes", "Bytes of such files."),
     _Declared("restore_failures", "cache.restore_failures", "Restores refused by llama.cpp and recomputed."),
     _Declared("pressure_episodes", "cache.pressure_episodes", "Times that the machine's memory ran short."),
     _Declared("pressure_bytes", "cache.pressure_bytes", "Bytes given up for want of the machine's memory."),
@@ -91,6 +104,11 @@ class EngineCollector(Collector):
         yield _by_class("host_class_tokens", "Tokens in the host tier, by class of call.", stats.host_tokens_by_class)
         yield _by_reason("unsaved_cuts", "Cuts that were not saved, by reason.", stats.cache.unsaved)
         yield _by_reason("unmerged_chains", "Failed attempts to shorten a chain, by reason.", stats.cache.unmerged)
+        yield _by_reason(
+            "disk_unwritten", "Rows and states not written to disk, by reason.", stats.disk.store.unwritten
+        )
+        yield _by_reason("disk_faults", "Files that could not be used or written, by reason.", stats.disk.store.faults)
+        yield _by_reason("disk_unattached", "Files that fit no history, by reason.", stats.disk.unattached)
         yield _by_reason("pins_ended", "Pins that are gone, by reason.", stats.pins_ended)
         yield _by_reason("pins_refused", "Pins that were not made, by reason.", stats.pins_refused)
 

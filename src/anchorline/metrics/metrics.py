@@ -37,6 +37,7 @@ class Metrics:
         self.sharing_seconds = self._seconds(
             "sharing", "Time a call was held while another prefilled the same prefix.", _LONG_SECONDS
         )
+        self.load_seconds = self._seconds("load", "Time a call was held for the disk tier.", _LONG_SECONDS)
         self.restore_seconds = self._seconds("restore", "Time a call took to restore its prefix.", _SHORT_SECONDS)
         self.prefill_seconds = self._seconds("prefill", "Time a call took to prefill its delta.", _LONG_SECONDS)
         self.decode_seconds = self._seconds("decode", "Time a call took to generate its reply.", _LONG_SECONDS)
@@ -55,6 +56,8 @@ class Metrics:
         self.queue_seconds.observe(report.queue_seconds)
         if report.sharing_seconds:
             self.sharing_seconds.observe(report.sharing_seconds)
+        if report.load_seconds:
+            self.load_seconds.observe(report.load_seconds)
         self.restore_seconds.observe(report.restore_seconds)
         self.prefill_seconds.observe(report.prefill_seconds)
         self.decode_seconds.observe(report.decode_seconds)
@@ -64,12 +67,13 @@ class Metrics:
     def count_work(self, report: CallReport) -> None:
         """Count what one call restored, missed and computed; all there is to count of one that ended early."""
         self.tokens.labels("resident").inc(report.resident_tokens)
-        self.tokens.labels("host").inc(report.host_tokens)
+        self.tokens.labels("host").inc(report.host_tokens - report.disk_tokens)
+        self.tokens.labels("disk").inc(report.disk_tokens)
         self.tokens.labels("prefilled").inc(report.prefilled_tokens)
         self.tokens.labels("generated").inc(report.generated_tokens)
         self.plans.labels(report.plan.value).inc()
         self.calls.labels(report.call_class.label).inc()
-        for tier, tokens in (("resident", report.resident_tokens), ("host", report.host_tokens)):
+        for tier, tokens in report.tiers.items():
             self.hits.labels(tier).inc(bool(tokens))
         if report.miss is not None:
             self.misses.labels(report.miss.value).inc()

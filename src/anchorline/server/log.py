@@ -40,6 +40,8 @@ def call_line(
         pairs["head"] = head_digest
     if report.sharing_seconds:
         pairs["sharing_ms"] = milliseconds(report.sharing_seconds)
+    if report.load_seconds:
+        pairs["load_ms"] = milliseconds(report.load_seconds)
     if report.miss is not None:
         pairs["miss"] = report.miss.value
     if report.missing_cut is not None:
@@ -87,8 +89,7 @@ def _tokens(report: CallReport) -> dict[str, object]:
 
 
 def _tier(report: CallReport) -> str:
-    tiers = [name for name, count in (("resident", report.resident_tokens), ("host", report.host_tokens)) if count]
-    return "+".join(tiers) or "none"
+    return "+".join(tier for tier, tokens in report.tiers.items() if tokens) or "none"
 
 
 def _line(pairs: Mapping[str, object]) -> str:

@@ -38,11 +38,15 @@ class Routes:
     async def health(self, request: Request) -> Response:
         """200 while the engine serves, 503 afterwards; says so when the cache had to be switched off.
 
-        ``warming`` is how many anchors of --warm are still to be made.
+        ``warming`` is how many anchors of --warm are still to be made; ``cache_disk`` whether all that was on disk
+        at the start is known.
         """
         if self._state.engine.alive:
-            fault, left = self._state.engine.stats().cache_fault, self._state.warming.left
+            stats, left = self._state.engine.stats(), self._state.warming.left
+            fault = stats.cache_fault
             detail = {} if fault is None else {"cache": "off", "cache_fault": fault}
+            if stats.disk.enabled:
+                detail["cache_disk"] = "on" if stats.disk.indexed else "indexing"
             return json_response({"status": "ok", **detail, **({"warming": left} if left else {})})
         dead = ApiError(status=503, message="the engine has stopped", type="server_error", code="engine_failure")
         return error_response(dead, request.scope)
