@@ -7,19 +7,18 @@ waiting stream ── match ── plan ── room ── continue | fork | cre
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import Enum, auto
 
-from anchorline.cache.chains import RestoreSpan, disk_chain, host_chain, load_points, restore_spans
-from anchorline.cache.difference import find_difference, goes_on_with, reach_of
-from anchorline.cache.plan import Plan, Resident, Source, make_plan
+from anchorline.cache.chains import restore_spans
+from anchorline.cache.plan import Plan, Resident, Source
 from anchorline.cache.prefix_cache import PrefixCache
 from anchorline.cache.tokens import common_prefix
 from anchorline.cache.tree import NOTHING_MATCHED, Match
 from anchorline.engine.live import LiveSequence, SequencePool
-from anchorline.engine.misses import find_miss
 from anchorline.engine.order import Waiting, choose_next
+from anchorline.engine.prospect import PLAN_KINDS, Prospector, ends_of, plan_kind
 from anchorline.engine.request import MissReason, PlanKind
 from anchorline.engine.restoring import Restorer
 from anchorline.engine.saving import Saver
@@ -27,31 +26,9 @@ from anchorline.engine.sharing import Prefilling, choose_wait
 from anchorline.engine.speeds import SpeedMeter
 from anchorline.engine.stream import Asked, Clock, Hold, LoadHold, Restoration, Stream
 from anchorline.errors import BackendFailure
-from anchorline.llama.interface import Runtime, TokenArray
+from anchorline.llama.interface import Runtime
 
 log = logging.getLogger("anchorline.engine")
-
-_PLAN_KINDS = {
-    Source.CONTINUE: PlanKind.CONTINUE,
-    Source.FORK: PlanKind.FORK,
-    Source.HOST: PlanKind.RESTORE,
-    Source.DISK: PlanKind.RESTORE,
-    Source.NOTHING: PlanKind.COLD,
-}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Prospect:
-    """What is known of a stream's prompt before anything is done for it."""
-
-    known: Match
-    match: Match
-    """``known``, where the request lets it be used."""
-    plan: Plan
-    seen: int
-    """Leading tokens that an earlier prompt or reply contained."""
-    earlier: list[TokenArray]
-    """What those that contained them go on with; of the first choice alone."""
 
 
 class Outcome(Enum):
@@ -77,6 +54,7 @@ class Admission:
     cache: PrefixCache | None
     saver: Saver
     restorer: Restorer
+    prospector: Prospector
     meter: SpeedMeter
     clock: Clock
     running: Sequence[Stream]
@@ -91,11 +69,11 @@ class Admission:
         """Try to start ``stream``; when it must wait on, nothing changed but idle sequences dropped, and its hold."""
         started = self.clock()
         self._end_hold(stream, started)
-        prospect = self._prospect(stream, self._match(stream))
+        prospect = self.prospector.look(stream, self.prospector.match(stream))
         stream.hold = self._hold(stream, prospect.plan, started)
         if stream.hold is None and prospect.plan.load_bytes:
             stream.hold = self._load(stream, started)
-            prospect = self._prospect(stream, self._match(stream))
+            prospect = self.prospector.look(stream, self.prospector.match(stream))
         if stream.hold is not None:
             return Outcome.HELD
         match, plan = prospect.match, prospect.plan
@@ -123,8 +101,8 @@ class Admission:
         stream.end_load()
         if stream.call.admitted_seconds is None:
             stream.call.admitted_seconds = started
-            restoration = self._restoration(
-                stream, prospect, restored=live.length, plan=_plan_kind(plan, live), segments=segments, failure=failure
+            restoration = self.prospector.restoration(
+                stream, prospect, restored=live.length, plan=plan_kind(plan, live), segments=segments, failure=failure
             )
             restoration.plan_seconds, restoration.restore_seconds = planned - started, restored - planned
             stream.call.restoration = restoration
@@ -147,63 +125,17 @@ class Admission:
         Of the idle sequences all but ``keep_idle`` would be dropped first. Of a stateful model, sequences whose states
         are still to be saved count for what is saved of them. Whether it would be held is left out.
         """
-        prospect = self._prospect(stream, self._known(stream), leaving=self._surplus(stream, keep=keep_idle))
+        leaving = self._surplus(stream, keep=keep_idle)
+        prospect = self.prospector.look(stream, self.prospector.known(stream), leaving=leaving)
         plan = prospect.plan
-        return self._restoration(
+        return self.prospector.restoration(
             stream,
             prospect,
             restored=plan.restored_tokens,
-            plan=_PLAN_KINDS[plan.source] if not plan.host_tokens else PlanKind.RESTORE,
-            segments=_ends(restore_spans(prospect.match, plan.resident_tokens, plan.restored_tokens)),
+            plan=PLAN_KINDS[plan.source] if not plan.host_tokens else PlanKind.RESTORE,
+            segments=ends_of(restore_spans(prospect.match, plan.resident_tokens, plan.restored_tokens)),
             failure=None,
         )
-
-    # -- account ------------------------------------------------------------------------------
-
-    def _restoration(
-        self,
-        stream: Stream,
-        prospect: _Prospect,
-        *,
-        restored: int,
-        plan: PlanKind,
-        segments: tuple[tuple[int, int], ...],
-        failure: MissReason | None,
-    ) -> Restoration:
-        """What came back of a prompt, what did not, and where it leaves all that was seen."""
-        seen, resident = prospect.seen, min(prospect.plan.resident_tokens, restored)
-        reach = min(seen, stream.buffer.count - 1)
-        unused = None if stream.call.request.use_cache else self.cache
-        miss, missing_cut = find_miss(
-            stream.call.prompt.cuts,
-            restored=restored,
-            reach=reach,
-            declined=0 if unused is None else unused.resume_point(prospect.known, reach),
-            failure=failure,
-            unread=self._unread(stream, prospect.match, restored, reach),
-            absence=prospect.known.absence,
-            stateful=self.stateful,
-        )
-        return Restoration(
-            plan=plan,
-            resident_tokens=resident,
-            host_tokens=restored - resident,
-            disk_tokens=_disk_tokens(stream, resident, restored),
-            seen_tokens=seen,
-            miss=miss,
-            missing_cut=missing_cut,
-            difference=find_difference(stream.buffer.view(seen, stream.buffer.count), seen, prospect.earlier),
-            sequence=prospect.plan.sequence if resident else None,
-            segments=segments,
-            rejected_plans=tuple((_PLAN_KINDS[kind], why) for kind, why in prospect.plan.rejected),
-        )
-
-    def _unread(self, stream: Stream, match: Match, restored: int, reach: int) -> MissReason | None:
-        """Why what lies on disk was not read; None where there is nothing more."""
-        if not any(point > restored for point in load_points(match, reach, stateful=self.stateful)):
-            return None
-        refused = stream.asked is not None and stream.asked.load is None
-        return MissReason.EVICTED if refused else MissReason.CHEAPER
 
     # -- order --------------------------------------------------------------------------------
 
@@ -237,7 +169,7 @@ class Admission:
 
     def _closest(self, stream: Stream) -> Resident | None:
         """The live sequence that holds most of what ``stream`` begins with."""
-        residents = self._residents(stream, NOTHING_MATCHED)
+        residents = self.prospector.residents(stream, NOTHING_MATCHED)
         return max(residents, key=lambda resident: resident.match_tokens, default=None)
 
     def _surplus(self, stream: Stream, *, keep: int) -> list[int]:
@@ -246,82 +178,6 @@ class Admission:
         used = best.sequence if best is not None and self.max_passes and _may_well_go_on(best) else None
         idle = sorted((live.id for live in self.pool.idle()), key=lambda sequence: sequence == used)
         return idle[: max(0, len(idle) - keep)]
-
-    # -- match and plan -----------------------------------------------------------------------
-
-    def _match(self, stream: Stream) -> Match:
-        """As ``_known``, once all is saved that helps only when it is."""
-        if self.stateful and stream.call.request.use_cache:
-            # A finished sequence can be gone on from at its tip alone; elsewhere only what is saved of it helps.
-            self.saver.flush_all()
-        return self._known(stream)
-
-    def _known(self, stream: Stream) -> Match:
-        """What the cache knows of the stream's tokens, whether or not the request lets it be used."""
-        if self.cache is None:
-            return NOTHING_MATCHED
-        return self.cache.match(stream.call.prompt, stream.buffer.view(0, stream.buffer.count))
-
-    def _prospect(self, stream: Stream, known: Match, *, leaving: Collection[int] = ()) -> _Prospect:
-        """Match, plan, and what the account of them needs. Changes nothing."""
-        match = known if stream.call.request.use_cache else NOTHING_MATCHED
-        residents = [r for r in self._residents(stream, match) if r.sequence not in leaving]
-        seen = max(known.seen, max((resident.match_tokens for resident in residents), default=0))
-        return _Prospect(
-            known=known,
-            match=match,
-            plan=self._plan(stream, match, residents),
-            seen=seen,
-            earlier=self._earlier(stream, known, residents, seen),
-        )
-
-    def _earlier(self, stream: Stream, known: Match, residents: list[Resident], seen: int) -> list[TokenArray]:
-        """What the histories of the prompt's own tenant that agree with it furthest go on with."""
-        call, rest = stream.call, stream.buffer.count - seen
-        # Of heads that are common to all nothing is told but whether the prompt's own is there.
-        if call.admitted_seconds is not None or call.request.background or not rest or seen < call.prompt.common_tokens:
-            return []
-        limit = reach_of(rest)
-        found = [
-            self.pool.goes_on_with(resident.sequence, seen, call.prompt.owners)[:limit]
-            for resident in residents
-            if resident.match_tokens == seen
-        ]
-        if known.deepest is not None and known.seen == seen:
-            found.append(goes_on_with(known.deepest, seen, call.prompt.tenant, limit=limit))
-        return found
-
-    def _residents(self, stream: Stream, match: Match) -> list[Resident]:
-        found = self.pool.residents(stream.buffer.view(0, stream.buffer.count), stream.call.prompt.owners)
-        if stream.call.request.background and self.stateful:
-            found = [
-                resident if self._is_saved(resident, match) else replace(resident, busy=True) for resident in found
-            ]
-        if self.cache is not None and stream.call.request.use_cache:
-            return found
-        own = {sibling.live.id for sibling in stream.call.streams if sibling.live is not None}
-        return [resident for resident in found if resident.sequence in own]
-
-    def _is_saved(self, resident: Resident, match: Match) -> bool:
-        """Whether the tip of a sequence can be gone back to once it has been gone on from."""
-        return (
-            self.cache is not None and self.cache.resume_point(match, resident.length_tokens) == resident.length_tokens
-        )
-
-    def _plan(self, stream: Stream, match: Match, residents: list[Resident]) -> Plan:
-        limit, disk, speeds = stream.buffer.count - 1, None, self.meter.speeds
-        if self.cache is not None and self.cache.disk is not None and stream.asked is None:
-            disk = disk_chain(match, limit, stateful=self.stateful)
-            speeds = replace(speeds, load_seconds_per_byte=self.cache.disk.read_seconds_per_byte)
-        return make_plan(
-            stream.buffer.count,
-            residents,
-            host_chain(match, limit, stateful=self.stateful),
-            speeds,
-            may_fork=self.pool.has_free_id,
-            may_extend=not self.stateful,
-            disk=disk,
-        )
 
     # -- hold ---------------------------------------------------------------------------------
 
@@ -339,7 +195,7 @@ class Admission:
         """Let ``stream`` wait for what it can use of the disk tier; None when the host tier has no room for it."""
         assert self.cache is not None
         self._note_call(stream)  # room is made by what its segments are worth now that they are used
-        match = self._match(stream)
+        match = self.prospector.match(stream)
         load = self.cache.load(stream.call.prompt, match, stream.buffer.count - 1)
         stream.asked = Asked(load, match.restorable)
         return None if load is None else LoadHold(load, now)
@@ -413,12 +269,12 @@ class Admission:
         if self.cache is None or not plan.host_tokens or live.length != plan.resident_tokens:
             return None, ()
         # What was saved to make room may have split the segments, or taken their place.
-        match, start = self._match(stream), live.length
+        match, start = self.prospector.match(stream), live.length
         end = self.cache.resume_point(match, plan.restored_tokens)
         if end <= start:
             return None, ()
         failure = self.restorer.restore(self.cache, live, match, end)
-        return failure, _ends(restore_spans(match, start, live.length))
+        return failure, ends_of(restore_spans(match, start, live.length))
 
     def _seat(self, stream: Stream, plan: Plan, source: LiveSequence | None) -> LiveSequence:
         """The sequence the stream runs in, holding the plan's resident tokens."""
@@ -439,21 +295,3 @@ class Admission:
 def _may_well_go_on(resident: Resident) -> bool:
     """Whether most of a sequence is what a stream begins with."""
     return 2 * resident.match_tokens > resident.length_tokens
-
-
-def _disk_tokens(stream: Stream, resident_tokens: int, restored_tokens: int) -> int:
-    """How many of the restored tokens were read from disk for the stream."""
-    if stream.asked is None or stream.asked.load is None:
-        return 0
-    return max(0, restored_tokens - max(resident_tokens, stream.asked.host_tokens))
-
-
-def _plan_kind(plan: Plan, live: LiveSequence) -> PlanKind:
-    """The kind that was carried out: a chain refused at its first segment leaves less than was planned."""
-    if live.length == 0:
-        return PlanKind.COLD
-    return PlanKind.RESTORE if live.length > plan.resident_tokens else _PLAN_KINDS[plan.source]
-
-
-def _ends(spans: Iterable[RestoreSpan]) -> tuple[tuple[int, int], ...]:
-    return tuple((span.start, span.end) for span in spans)

@@ -15,6 +15,7 @@ from anchorline.config import EngineConfig
 from anchorline.engine.admission import Admission, Outcome
 from anchorline.engine.live import LiveSequence, SequencePool
 from anchorline.engine.pacing import default_checkpoint_tokens, pauses, tokens_to_pause
+from anchorline.engine.prospect import Prospector
 from anchorline.engine.request import FinishReason
 from anchorline.engine.reseating import reseat
 from anchorline.engine.restoring import Restorer
@@ -59,6 +60,9 @@ class EngineLoop:
             cache=cache,
             saver=self._saver,
             restorer=Restorer(runtime=runtime, pool=self.pool, meter=self.meter, clock=clock),
+            prospector=Prospector(
+                pool=self.pool, cache=cache, saver=self._saver, meter=self.meter, stateful=self._stateful
+            ),
             meter=self.meter,
             clock=clock,
             running=self.running,
