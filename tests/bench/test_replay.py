@@ -16,9 +16,10 @@ from anchorline.bench.client import CallFailed, Client
 from anchorline.bench.peers import check_python
 from anchorline.bench.process import start_anchorline
 from anchorline.bench.replay import replay_trace
-from anchorline.bench.report import ReplayReport
+from anchorline.bench.report import CallRecord, ReplayReport
 from anchorline.bench.trace import CHAT_PATH, Trace, chat_only, limited, mix, read_trace
 from anchorline.cli.main import cli
+from anchorline.cli.replay_started import EXACT_NOTE, table_of
 from anchorline.errors import ConfigError
 from tests.bench.conftest import SMALL
 from tests.support.traces import body_of, trace_of
@@ -113,6 +114,23 @@ def test_an_empty_replay_has_no_ratio() -> None:
     assert report.ratio is None
     assert report.peer_ratio is None
     assert report.peer_prefilled_tokens is None
+
+
+@pytest.mark.parametrize(("same_answer", "noted"), [(True, True), (None, False)])
+def test_compared_answers_come_with_a_note_on_their_ratio(same_answer: bool | None, noted: bool) -> None:
+    call = CallRecord(
+        trace="session",
+        index=0,
+        prompt_tokens=9,
+        cached_tokens=0,
+        prefilled_tokens=9,
+        oracle_tokens=9,
+        plan=None,
+        ttft_ms=None,
+        same_answer=same_answer,
+    )
+    table = table_of([ReplayReport(name="session", calls=(call,), skipped=0, wall_seconds=0.0)])
+    assert (table.caption == EXACT_NOTE) is noted
 
 
 def test_the_command_judges_and_reports(session: Trace, tmp_path: Path) -> None:

@@ -63,6 +63,12 @@ def test_help_lists_every_setting_with_its_help() -> None:
                 )
 
 
+def test_help_shows_the_range_of_a_size() -> None:
+    options = {option.name: option for option in SETTINGS}
+    with click.Context(serve_command) as context:
+        assert options["cache_ram_bytes"].get_help_extra(context)["range"] == "1MiB to 16TiB"
+
+
 def test_help_fits_a_terminal_and_names_no_missing_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     _, commands = run("--help")

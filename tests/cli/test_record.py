@@ -37,7 +37,7 @@ def test_it_says_what_was_written(tmp_path: Path, number: signal.Signals) -> Non
     assert len(read_trace(trace).requests) == 1
     said = "\n".join(process.lines)
     assert f"1 call written to {trace} (" in said
-    assert "1 call left out: the upstream did not serve the call" in said
+    assert "1 call left out: the upstream refused the call with status 429" in said
     assert "Traceback" not in said
 
 

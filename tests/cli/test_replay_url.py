@@ -41,7 +41,7 @@ def replay(*arguments: object) -> Result:
 def test_the_tables_show_tokens_and_times(trace: Path, url: str) -> None:
     result = replay(trace, "--url", url + "/v1/")
     assert result.exit_code == 0, result.stderr
-    assert "1 of 3 calls left out" in result.stderr
+    assert "session: 1 of 3 calls left out: /v1/completions is no chat call (call 2)" in result.stderr
     row = next(line for line in result.stdout.splitlines() if line.startswith("session"))
     assert row.split()[:6] == ["session", "2", "0", "200", "120", "80"]
     assert row.split()[-1] == "bytes"
@@ -166,7 +166,16 @@ def test_every_option_is_documented() -> None:
 def test_a_trace_that_holds_no_call_is_named(tmp_path: Path, url: str) -> None:
     result = replay(write(tmp_path / "none.jsonl", "/v1/completions"), "--url", url)
     assert result.exit_code == 2
-    assert "no chat completions, Messages or Responses in: none" in result.stderr
+    assert "no call can be sent again of: none" in result.stderr
+
+
+def test_one_call_that_goes_on_from_another_spoils_no_replay(tmp_path: Path, url: str) -> None:
+    path = write(tmp_path / "session.jsonl", CHAT_PATH, CHAT_PATH)
+    known = {"t": 2, "t_end": 3, "path": "/v1/responses", "body": {"input": "x", "previous_response_id": "resp_1"}}
+    path.write_text(path.read_text() + json.dumps(known) + "\n")
+    result = replay(path, "--url", url)
+    assert result.exit_code == 0, result.stderr
+    assert "session: 1 of 3 calls left out: previous_response_id names what only the server holds" in result.stderr
 
 
 def test_no_server_is_said(trace: Path) -> None:

@@ -32,7 +32,7 @@ def lines(*entries: Any) -> str:
 
 
 def bodies(path: Path, *, whole: bool = False) -> list[dict[str, Any]]:
-    return [prefix.body for prefix in read_prefixes(path, limits=Limits(), whole=whole)]
+    return [prefix.body for prefix in read_prefixes(path, limits=Limits(), whole=whole).prefixes]
 
 
 def recorded(body: dict[str, Any], path: str = "/v1/chat/completions", **more: Any) -> dict[str, Any]:
@@ -97,8 +97,31 @@ def test_all_messages_are_taken_when_they_are_wanted(tmp_path: Path) -> None:
 
 def test_a_head_is_found_where_it_comes_first(tmp_path: Path) -> None:
     path = written(tmp_path, "\n" + lines({"messages": [USER]}, CHAT, CHAT))
-    (prefix,) = read_prefixes(path, limits=Limits())
+    (prefix,) = read_prefixes(path, limits=Limits()).prefixes
     assert prefix.origin == f"{path}, line 3"
+
+
+def test_calls_of_a_trace_that_cannot_be_used_spoil_none_of_the_others(tmp_path: Path) -> None:
+    """They are what an agent once sent, and no mistake in the file."""
+    continued = recorded({"input": "x", "previous_response_id": "r"}, "/v1/responses")
+    robot = recorded({"messages": [{"role": "robot", "content": "x"}]})
+    text = recorded({"prompt": "x"}, "/v1/completions")
+    path = written(tmp_path, lines(continued, text, recorded(CHAT), robot, continued))
+    found = read_prefixes(path, limits=Limits())
+    assert [prefix.body for prefix in found.prefixes] == [HEAD]
+    continuing, completion, unknown = found.left_out
+    assert continuing.startswith(
+        "requests.jsonl: 2 of 5 calls left out: previous_response_id names what only the server"
+    )
+    assert continuing.endswith("(line 1, line 5)")
+    assert completion == "requests.jsonl: 1 of 5 calls left out: /v1/completions is no chat call (line 2)"
+    assert "messages[0].role is 'robot'" in unknown
+
+
+def test_a_trace_without_a_call_that_can_be_used_says_why(tmp_path: Path) -> None:
+    path = written(tmp_path, lines(recorded({"prompt": "x"}, "/v1/completions")))
+    with pytest.raises(ConfigError, match=r"system prompt to warm; .*1 of 1 calls left out: /v1/completions"):
+        read_prefixes(path, limits=Limits())
 
 
 @pytest.mark.parametrize(
@@ -118,7 +141,6 @@ def test_a_head_is_found_where_it_comes_first(tmp_path: Path) -> None:
         (lines(CHAT, {"system": "s", "messages": [{"role": "user", "content": 1}]}), ", line 2: messages[0].content"),
         (lines(CHAT, {"input": [{"role": "robot", "content": "x"}]}), ", line 2: input[0].role"),
         (lines({"input": "x", "previous_response_id": "r"}), ": previous_response_id: send all of the input"),
-        (lines(recorded(CHAT), recorded(CHAT, "/v1/embeddings")), ", line 2: path must be one of"),
         (lines(recorded(CHAT), {"path": "/v1/chat/completions"}), ", line 2 is no trace entry: KeyError 'body'"),
         (lines(recorded(CHAT), recorded({}, base=7, keep=1, add=[])), ", line 2 is no trace entry: IndexError"),
         (lines({"messages": [USER]}), "none of its requests has tools or a system prompt"),

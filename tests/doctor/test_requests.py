@@ -106,7 +106,11 @@ def test_a_leading_billing_header_is_kept_beside_the_messages() -> None:
         ("/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}], "tools": [{}]}, r"tools\[0\]"),
         ("/v1/chat/completions", {"messages": "\ud800"}, "half a surrogate pair"),
         ("/v1/messages", {"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "no vision"),
-        ("/v1/responses", {"input": "x", "previous_response_id": "r"}, "not in the trace"),
+        (
+            "/v1/responses",
+            {"input": "x", "previous_response_id": "r"},
+            "previous_response_id names what only the server",
+        ),
     ],
 )
 def test_what_cannot_be_read_is_named(path: str, body: dict[str, Any], named: str) -> None:

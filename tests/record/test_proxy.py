@@ -19,7 +19,7 @@ from anchorline.config import ServerConfig
 from anchorline.errors import ConfigError
 from anchorline.limits import Limits
 from anchorline.record.proxy import check_no_loop, passed_on
-from anchorline.record.recorder import NO_OBJECT, NOT_SERVED
+from anchorline.record.recorder import NO_OBJECT, UNANSWERED
 from anchorline.server.serve import open_socket
 from tests.record.upstream import EVENTS, Upstream, recording
 from tests.server.support import free_port, listening
@@ -122,7 +122,7 @@ def test_an_answer_that_breaks_off_does_so_for_the_client(upstream_at: str, trac
         pytest.raises(httpx.RemoteProtocolError),
     ):
         answer.read()
-    assert recorder.left_out == {NOT_SERVED: 1}
+    assert recorder.left_out == {UNANSWERED: 1}
 
 
 @pytest.mark.parametrize(
@@ -162,7 +162,7 @@ def test_refused_calls_are_not_written(upstream_at: str, trace: Path) -> None:
         httpx.post(url + CHAT, content=b"[1]")
         httpx.post(url + CHAT, content=b'{"a": "\xff"}')
     assert (answer.status_code, answer.headers["retry-after"], answer.text) == (429, "7", "no")
-    assert recorder.left_out == {NOT_SERVED: 1, NO_OBJECT: 2}
+    assert recorder.left_out == {"the upstream refused the call with status 429": 1, NO_OBJECT: 2}
     assert trace.read_bytes() == b""
 
 
@@ -173,7 +173,7 @@ def test_an_upstream_that_is_down_is_named(trace: Path, path: str) -> None:
         answer = httpx.post(url + path, json=chat("a"))
     assert answer.status_code == 502
     assert upstream_at in answer.json()["error"]["message"]
-    assert recorder.left_out == {NOT_SERVED: 1}
+    assert recorder.left_out == {UNANSWERED: 1}
 
 
 def test_a_status_that_there_is_not_is_a_bad_gateway(trace: Path) -> None:

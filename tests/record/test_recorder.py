@@ -47,9 +47,9 @@ def trace(tmp_path: Path) -> Path:
 def test_calls_are_written_in_order_of_arrival(trace: Path) -> None:
     with recorder(trace) as made:
         first, second, third = (made.begin(PATH, body(name)) for name in "abc")
-        made.end(third, served=True)
-        made.end(first, served=True)
-        made.end(second, served=True)
+        made.end(third)
+        made.end(first)
+        made.end(second)
     assert names(trace) == ["a", "b", "c"]
     times = [(request.arrival_seconds, request.end_seconds) for request in read_trace(trace).requests]
     assert times == [(1, 5), (2, 6), (3, 4)]
@@ -59,8 +59,8 @@ def test_a_call_that_does_not_end_holds_up_only_so_many(trace: Path) -> None:
     with recorder(trace) as made:
         stuck = made.begin(PATH, body("stuck"))
         for number in range(WAITING_CALLS):
-            made.end(made.begin(PATH, body(str(number))), served=True)
-        made.end(stuck, served=True)
+            made.end(made.begin(PATH, body(str(number))))
+        made.end(stuck)
     assert names(trace) == [*map(str, range(WAITING_CALLS)), "stuck"]
 
 
@@ -79,7 +79,7 @@ def test_a_file_that_is_there_is_not_written_over(trace: Path) -> None:
 def test_appending_goes_on_where_the_trace_ended(trace: Path) -> None:
     for name in ("a", "b"):
         with recorder(trace, append=True) as made:
-            made.end(made.begin(PATH, body(name)), served=True)
+            made.end(made.begin(PATH, body(name)))
     assert names(trace) == ["a", "b"]
     first, second = read_trace(trace).requests
     assert second.arrival_seconds == first.end_seconds + 1
@@ -101,7 +101,7 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 def test_a_full_file_holds_whole_lines(trace: Path) -> None:
     with recorder(trace, limit_bytes=1024) as made:
         for _ in range(20):
-            made.end(made.begin(PATH, body("a" * 100)), served=True)
+            made.end(made.begin(PATH, body("a" * 100)))
     assert trace.stat().st_size <= 1024
     assert made.taken == len(read_trace(trace).requests) > 0
     assert made.left_out == {FILE_FULL: 20 - made.taken}
@@ -112,13 +112,13 @@ def test_a_full_file_holds_whole_lines(trace: Path) -> None:
 )
 def test_what_is_no_object_is_left_out(trace: Path, raw: bytes) -> None:
     with recorder(trace) as made:
-        made.end(made.begin(PATH, raw), served=True)
+        made.end(made.begin(PATH, raw))
     assert made.left_out == {NO_OBJECT: 1}
 
 
 def test_every_call_is_one_line_for_every_reader(trace: Path) -> None:
     name = "a\u2028b\u2029c\x85d\ne"
     with recorder(trace) as made:
-        made.end(made.begin(PATH, json.dumps({"model": name}, ensure_ascii=False).encode()), served=True)
+        made.end(made.begin(PATH, json.dumps({"model": name}, ensure_ascii=False).encode()))
     assert len(trace.read_text(encoding="utf-8").splitlines()) == 1
     assert names(trace) == [name]

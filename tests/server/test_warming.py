@@ -115,3 +115,11 @@ def test_every_tenant_gets_each_head_once(tmp_path: Path, keys: tuple[str, ...],
     orders = warm_orders(ServerConfig(api_keys=keys, warm=(path, path)))
     assert len(orders) == 2 * tenants
     assert len({order.tenant for order in orders}) == tenants
+
+
+def test_calls_of_a_trace_that_cannot_be_used_are_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    paths = {"/v1/completions": {"prompt": "x"}, "/v1/chat/completions": CHAT}
+    calls = [{"t": 0, "t_end": 1, "path": path, "body": body} for path, body in paths.items()]
+    path = str(written(tmp_path, lines(*calls)))
+    assert len(warm_orders(ServerConfig(warm=(path,)))) == 1
+    assert "1 of 2 calls left out: /v1/completions is no chat call (line 1)" in caplog.text

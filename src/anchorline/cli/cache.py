@@ -35,7 +35,10 @@ Anchor = Mapping[str, Any]
 
 @click.group("cache", cls=SuggestingGroup)
 def cache_group() -> None:
-    """See and change what a server keeps, in RAM or on disk."""
+    """See and change what a server keeps, in RAM or on disk.
+
+    --url, --api-key and --json follow the command: anchorline cache ls --url http://127.0.0.1:8080
+    """
 
 
 for disk_command in DISK_COMMANDS:
@@ -87,12 +90,14 @@ def warm(*, client: Client, file: Path, whole: bool, ttl: str, as_json: bool) ->
     """Prefill and pin what the requests in FILE begin with.
 
     FILE holds the JSON of requests as clients send them, of any protocol: one, a list of them, or one a line; or it
-    is a recorded trace.
+    is a recorded trace, whose calls that cannot be used are left out and named.
     """
-    prefixes = read_prefixes(file, limits=Limits(), whole=whole)
+    found = read_prefixes(file, limits=Limits(), whole=whole)
     console = plain_console(stderr=True)
+    for line in found.left_out:
+        console.print(line)
     anchors: list[Anchor] = []
-    for prefix in prefixes:
+    for prefix in found.prefixes:
         anchor = client.post("/cache/anchors", {**prefix.anchor, "ttl": _ttl(ttl)})
         console.print(f"  {prefix.origin}: {anchor['prefilled_tokens']} of {anchor['tokens']} tokens prefilled")
         anchors.append(anchor)

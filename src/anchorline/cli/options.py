@@ -52,11 +52,17 @@ SPELLED_DEFAULTS: dict[str, Any] = {"gpu_layers": "auto"}
 
 
 class SettingOption(click.Option):
-    """An option that knows under which heading the help shows it."""
+    """An option that knows under which heading the help shows it; a size is shown with its range, as numbers are."""
 
     def __init__(self, *declarations: str, section: str, **attributes: Any) -> None:
         super().__init__(declarations, **attributes)
         self.section = section
+
+    def get_help_extra(self, ctx: click.Context) -> click.types.OptionHelpExtra:
+        extra = super().get_help_extra(ctx)
+        if isinstance(self.type, SizeType):
+            extra["range"] = self.type.range
+        return extra
 
 
 def options_of(config: type, *, section: str) -> list[SettingOption]:

@@ -36,7 +36,7 @@ OPTIONS = (
         "mixed",
         section=CALLS,
         is_flag=True,
-        help="Replay the traces as one, round-robin, instead of one after the other.",
+        help="Replay the traces as one, round-robin, with a second session of the first.",
     ),
     SettingOption(
         "--at-once",

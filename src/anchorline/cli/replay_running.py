@@ -28,6 +28,7 @@ from anchorline.bench.live.sender import Sender, first_model, new_salt, words_pe
 from anchorline.bench.trace import Trace, limited, mix, mix_members, read_trace
 from anchorline.cli.replay_verdict import fail_on
 from anchorline.cli.tables import plain_console, show_table
+from anchorline.cli.traces import told_left_out
 from anchorline.errors import ConfigError
 
 SHOWN_REFUSALS = 3
@@ -99,7 +100,7 @@ def _check(options: Options, *, mixed: bool) -> None:
 
 
 def _read(path: Path, client: Client, model: str | None, options: Options) -> Trace:
-    """The calls of a trace of either kind; says on stderr how many were left out. Raises ConfigError or CallFailed."""
+    """The calls of a trace of either kind; says on stderr which were left out. Raises ConfigError or CallFailed."""
     if is_block_trace(path):
         blocks = read_block_trace(path, block_tokens=options.block_tokens)
         blocks = dataclasses.replace(blocks, lines=blocks.lines[: options.limit])
@@ -115,12 +116,13 @@ def _read(path: Path, client: Client, model: str | None, options: Options) -> Tr
         )
         return written_out(blocks, block_tokens=options.block_tokens, words_per_token=ratio)
     trace = read_trace(path)
-    known = replayable(trace)
-    if not known.requests:
-        raise ConfigError(f"no chat completions, Messages or Responses in: {trace.name}")
-    if others := len(trace.requests) - len(known.requests):
-        click.echo(f"{trace.name}: {others} of {len(trace.requests)} calls left out: of another protocol", err=True)
-    return known
+    kept, left_out = replayable(trace)
+    places = {f"call {place}": reason for place, reason in left_out.items()}
+    for line in told_left_out(trace.name, places, calls=len(trace.requests)):
+        click.echo(line, err=True)
+    if not kept.requests:
+        raise ConfigError(f"no call can be sent again of: {trace.name}")
+    return kept
 
 
 def _replayed(name: str, traces: Sequence[Trace], client: Client, model: str | None, options: Options) -> LiveReport:

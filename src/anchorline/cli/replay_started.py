@@ -27,6 +27,7 @@ from anchorline.cli.traces import read_chat_traces
 from anchorline.errors import ConfigError
 
 MAX_RATIO = 1.02
+EXACT_NOTE = "Compared answers need exact mode, which resumes at cuts alone: a ratio above 1 is no fault."
 
 
 def run(paths: Sequence[Path], options: Options, *, mixed: bool, max_ratio: float | None, as_json: bool) -> None:
@@ -60,6 +61,8 @@ def run(paths: Sequence[Path], options: Options, *, mixed: bool, max_ratio: floa
 def table_of(reports: Sequence[ReplayReport]) -> Table:
     """One row per trace."""
     table = Table(title="Replayed traces, in tokens (oracle: a perfect prefix cache)", title_justify="left")
+    if any(report.compared_answers for report in reports):
+        table.caption, table.caption_justify = EXACT_NOTE, "left"
     table.add_column("trace", no_wrap=True)
     headings = ["calls", "skipped", "prompt", "prefilled", "oracle", "ratio", "differing"]
     peer = next((report.peer_name for report in reports if report.peer_name), None)

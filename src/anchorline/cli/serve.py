@@ -189,15 +189,20 @@ def run(settings: Settings) -> NoReturn:
 
 
 def warm_orders(config: ServerConfig) -> list[WarmOrder]:
-    """Anchors that the files of --warm ask for, for each tenant that there may be. Raises ConfigError."""
+    """Anchors that the files of --warm ask for, for each tenant that there may be.
+
+    Warns of calls that are left out. Raises ConfigError.
+    """
     tenants = [tenant_with(key.encode()) for key in dict.fromkeys(config.api_keys)] or [tenant_with(b"")]
     orders: dict[tuple[bytes, str], WarmOrder] = {}
     for path in config.warm:
         try:
-            prefixes = read_prefixes(Path(path), limits=config.limits)
+            found = read_prefixes(Path(path), limits=config.limits)
         except ConfigError as error:
             raise ConfigError(f"--warm: {error}") from error
-        for prefix, tenant in product(prefixes, tenants):
+        for line in found.left_out:
+            log.warning("--warm: %s", line)
+        for prefix, tenant in product(found.prefixes, tenants):
             order = WarmOrder(body=msgspec.json.encode(prefix.anchor), tenant=tenant, origin=prefix.origin)
             orders.setdefault((msgspec.json.encode(prefix.body), tenant), order)
     return list(orders.values())

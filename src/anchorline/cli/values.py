@@ -48,6 +48,11 @@ class SizeType(click.ParamType[int]):
         self.minimum_bytes = minimum_bytes
         self.maximum_bytes = maximum_bytes
 
+    @property
+    def range(self) -> str:
+        """For people."""
+        return f"{format_size(self.minimum_bytes)} to {format_size(self.maximum_bytes)}"
+
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
         if isinstance(value, int):
             return value
@@ -56,8 +61,7 @@ class SizeType(click.ParamType[int]):
         except ValueError as error:
             self.fail(str(error), param, ctx)
         if not self.minimum_bytes <= nbytes <= self.maximum_bytes:
-            low, high = format_size(self.minimum_bytes), format_size(self.maximum_bytes)
-            self.fail(f"{value} is not in the range {low} to {high}.", param, ctx)
+            self.fail(f"{value} is not in the range {self.range}.", param, ctx)
         return nbytes
 
 

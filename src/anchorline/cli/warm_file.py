@@ -17,7 +17,9 @@ import msgspec
 
 from anchorline.api.decode import json_type
 from anchorline.api.prefixes import anchor_body, path_of
+from anchorline.bench.live.protocols import why_left_out
 from anchorline.bench.trace import TraceEntries
+from anchorline.cli.traces import told_left_out
 from anchorline.errors import ConfigError, RequestError
 from anchorline.limits import Limits
 
@@ -46,26 +48,53 @@ class _Request:
     path: str
     body: dict[str, Any]
     origin: str
+    recorded: bool
+    """Whether it is the call of a trace."""
 
 
-def read_prefixes(path: Path, *, limits: Limits, whole: bool = False) -> tuple[Prefix, ...]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WarmFile:
+    """What a file asks for."""
+
+    prefixes: tuple[Prefix, ...]
+    left_out: tuple[str, ...]
+    """Lines for people about the calls of a trace that cannot be used here."""
+
+
+def read_prefixes(path: Path, *, limits: Limits, whole: bool = False) -> WarmFile:
     """Each distinct head of the requests in a file, in their order; with ``whole`` all messages of each.
 
-    Requests without tools and system prompt have no head and are passed over. Raises ConfigError naming file, line
-    and field, and when nothing is left.
+    Requests without tools and system prompt have no head and are passed over. Calls of a trace that cannot be used
+    are left out: they are as an agent sent them to some server. Of other files they are errors. Raises ConfigError
+    naming file, line and field, and when nothing is left.
     """
     found: dict[bytes, Prefix] = {}
-    for request in _requests(path):
+    reasons: dict[str, str] = {}
+    requests = list(_requests(path))
+    for request in requests:
         try:
-            body = anchor_body(msgspec.json.encode(request.body), path=request.path, limits=limits, whole=whole)
+            body = _anchor_body(request, limits=limits, whole=whole)
         except RequestError as error:
-            raise ConfigError(f"{request.origin}: {error}") from error
+            if not request.recorded:
+                raise ConfigError(f"{request.origin}: {error}") from error
+            reasons[request.origin.removeprefix(f"{path}, ")] = str(error)
+            continue
         if body is not None:
             name = request.origin.removeprefix(f"{path.parent}/")[: limits.pin_name]
             found.setdefault(msgspec.json.encode(body), Prefix(body=body, origin=request.origin, name=name))
+    left_out = told_left_out(path.name, reasons, calls=len(requests))
     if not found:
-        raise ConfigError(f"{path}: none of its requests has tools or a system prompt to warm")
-    return tuple(found.values())
+        nothing = f"{path}: none of its requests has tools or a system prompt to warm"
+        raise ConfigError("; ".join([nothing, *left_out]))
+    return WarmFile(prefixes=tuple(found.values()), left_out=tuple(left_out))
+
+
+def _anchor_body(request: _Request, *, limits: Limits, whole: bool) -> dict[str, Any] | None:
+    """Raises RequestError saying why the request cannot be used."""
+    reason = why_left_out(request.path, request.body) if request.recorded else None
+    if reason is not None:
+        raise RequestError(reason)
+    return anchor_body(msgspec.json.encode(request.body), path=request.path, limits=limits, whole=whole)
 
 
 def _requests(path: Path) -> Iterator[_Request]:
@@ -74,14 +103,14 @@ def _requests(path: Path) -> Iterator[_Request]:
         if not isinstance(entry, dict):
             raise ConfigError(f"{origin}: a request must be an object, not {json_type(entry)}")
         if "path" not in entry and "tools_def" not in entry:
-            yield _Request(path=path_of(entry), body=entry, origin=origin)
+            yield _Request(path=path_of(entry), body=entry, origin=origin, recorded=False)
             continue
         try:
             recorded = trace.take(entry)
         except ValueError as error:
             raise ConfigError(f"{origin} is no trace entry: {error}") from error
         if recorded is not None:
-            yield _Request(path=recorded.path, body=recorded.body, origin=origin)
+            yield _Request(path=recorded.path, body=recorded.body, origin=origin, recorded=True)
 
 
 def _entries(path: Path) -> Iterator[tuple[str, Any]]:

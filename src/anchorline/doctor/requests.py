@@ -14,6 +14,7 @@ from anchorline.api.messages_content import convert_conversation
 from anchorline.api.messages_tools import convert_tools
 from anchorline.api.responses_input import chat_messages, input_items
 from anchorline.api.responses_tools import chat_tools
+from anchorline.bench.live.protocols import CHAT, MESSAGES, RESPONSES, protocol_of, why_left_out
 from anchorline.bench.trace import TraceRequest
 from anchorline.errors import RequestError
 from anchorline.limits import Limits
@@ -90,17 +91,17 @@ class _ResponsesFields(msgspec.Struct, kw_only=True):
     input: str | list[dict[str, Any]] | None = None
     instructions: str | None = None
     tools: list[dict[str, Any]] | None = None
-    previous_response_id: str | None = None
 
 
 def read_request(request: TraceRequest, index: int) -> AgentRequest:
-    """One recorded call. Raises RequestError naming the field, or the path of a call that is no chat."""
-    path = request.path.split("?", 1)[0].rstrip("/")
-    read = next((reader for ending, reader in _READERS.items() if path.endswith(ending)), None)
-    if read is None:
-        raise RequestError(f"{request.path[:100]} is no chat call", field="path")
+    """One recorded call. Raises RequestError saying why it cannot be read."""
+    reason = why_left_out(request.path, request.body)
+    if reason is not None:
+        raise RequestError(reason)
+    protocol = protocol_of(request.path)
+    assert protocol is not None, "it is a chat call"
     try:
-        return read(request.body, index)
+        return _READERS[protocol.ending](request.body, index)
     except msgspec.ValidationError as error:
         raise RequestError(str(error)) from error
     except UnicodeEncodeError as error:  # no server takes it either
@@ -121,8 +122,6 @@ def _messages(body: Mapping[str, Any], index: int) -> AgentRequest:
 
 def _responses(body: Mapping[str, Any], index: int) -> AgentRequest:
     fields = msgspec.convert(body, _ResponsesFields)
-    if fields.previous_response_id is not None:
-        raise RequestError("the prompt is not in the trace", field="previous_response_id")
     ids = count()
     items = input_items(fields.input or [], new_id=lambda: str(next(ids)))
     messages = chat_messages(items, first=0, instructions=fields.instructions)
@@ -130,9 +129,9 @@ def _responses(body: Mapping[str, Any], index: int) -> AgentRequest:
 
 
 _READERS: dict[str, Callable[[Mapping[str, Any], int], AgentRequest]] = {
-    "/chat/completions": _chat,
-    "/messages": _messages,
-    "/responses": _responses,
+    CHAT.ending: _chat,
+    MESSAGES.ending: _messages,
+    RESPONSES.ending: _responses,
 }
 """By the ending of the path."""
 

@@ -23,7 +23,7 @@ from anchorline.api.errors import ApiError
 from anchorline.config import ServerConfig
 from anchorline.errors import AnchorlineError, ConfigError
 from anchorline.limits import Limits
-from anchorline.record.recorder import TRACE_PATHS, Recorder
+from anchorline.record.recorder import TRACE_PATHS, UNANSWERED, Recorder
 from anchorline.server.access import AccessGuard
 from anchorline.server.body import read_body
 from anchorline.server.edge import on_anchorline_error, on_client_disconnect, on_http_error
@@ -96,7 +96,7 @@ class Proxy:
         try:
             await _while_connected(receive, answer.fetch(self._request(scope, body)))
         except (httpx.RequestError, httpx.InvalidURL) as error:
-            answer.status = httpx.codes.BAD_GATEWAY
+            answer.broken_off = True
             logger.warning("upstream %s: %s", self._upstream, _reason(error))
             if not answer.started:
                 await error_response(self._unreachable(error), scope)(scope, receive, send)
@@ -105,7 +105,7 @@ class Proxy:
                 await error_response(SHUTTING_DOWN, scope)(scope, receive, send)
         finally:
             if call is not None:
-                self._recorder.end(call, served=answer.status is None or httpx.codes.is_success(answer.status))
+                self._recorder.end(call, refusal=answer.refusal)
 
     def _request(self, scope: Scope, body: bytes) -> httpx.Request:
         target: bytes = self._upstream.raw_path.rstrip(b"/") + scope["raw_path"]
@@ -132,6 +132,17 @@ class Answer:
         self._tls = tls
         self.status: int | None = None
         self.started = False
+        self.broken_off = False
+        """Whether the upstream never answered, or not to the end."""
+
+    @property
+    def refusal(self) -> str | None:
+        """Why the call was not served; None when it was, or when the client left before."""
+        if self.broken_off:
+            return UNANSWERED
+        if self.status is None or httpx.codes.is_success(self.status):
+            return None
+        return f"the upstream refused the call with status {self.status}"
 
     async def fetch(self, request: httpx.Request) -> None:
         """Send the request and pass on what comes. Raises httpx.RequestError."""

@@ -27,7 +27,7 @@ TRACE_PATHS = {
 """Paths of the calls that generate, and how a trace names them."""
 
 NO_OBJECT = "the body is no JSON object"
-NOT_SERVED = "the upstream did not serve the call"
+UNANSWERED = "the upstream gave no answer, or broke it off"
 BEHIND = "too many calls waited to be written"
 
 
@@ -54,7 +54,8 @@ class Call:
     body: bytes
     arrival_seconds: float
     end_seconds: float | None = None
-    served: bool = False
+    refusal: str | None = None
+    """Why it was not served."""
     overtaken: bool = False
     """Later calls were handed on before it."""
 
@@ -84,9 +85,9 @@ class Recorder:
         self._calls.append(call)
         return call
 
-    def end(self, call: Call, *, served: bool) -> None:
-        """A call has ended, or its client has left. One that was not ``served`` is left out."""
-        call.end_seconds, call.served = self._now(), served
+    def end(self, call: Call, *, refusal: str | None = None) -> None:
+        """A call has ended, or its client has left. With a ``refusal`` it is left out."""
+        call.end_seconds, call.refusal = self._now(), refusal
         if call.overtaken:
             self._hand_over(call)
         while self._calls and (self._calls[0].end_seconds is not None or len(self._calls) > WAITING_CALLS):
@@ -126,8 +127,8 @@ class Recorder:
     def _hand_on(self, call: Call) -> str | None:
         """Why the call was left out; None when it was taken."""
         assert call.end_seconds is not None, "it has ended"
-        if not call.served:
-            return NOT_SERVED
+        if call.refusal is not None:
+            return call.refusal
         try:
             body = msgspec.json.decode(call.body)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):

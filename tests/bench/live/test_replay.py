@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -262,6 +263,31 @@ def test_no_server_is_no_replay() -> None:
         replayed("http://127.0.0.1:1", trace_of(CHAT_PATH, chat("hello")))
 
 
-def test_calls_of_other_protocols_are_left_out() -> None:
+def test_calls_that_are_no_chats_are_left_out() -> None:
     mixed = [trace_of(path, {}).requests[0] for path in ("/v1/completions", RESPONSES_PATH, "/v1/embeddings")]
-    assert [r.path for r in replayable(Trace(name="t", requests=tuple(mixed))).requests] == [RESPONSES_PATH]
+    kept, left_out = replayable(Trace(name="t", requests=tuple(mixed)))
+    assert kept.requests == (mixed[1],)
+    assert left_out == {0: "/v1/completions is no chat call", 2: "/v1/embeddings is no chat call"}
+
+
+@pytest.mark.parametrize(
+    ("body", "named"),
+    [
+        ({"input": "x", "previous_response_id": "resp_1"}, "previous_response_id"),
+        ({"input": "x", "conversation": {"id": "conv_1"}}, "conversation"),
+        ({"prompt": {"id": "pmpt_1"}}, "prompt"),
+        ({"input": [{"role": "user", "content": "x"}, {"type": "item_reference", "id": "msg_1"}]}, "input[1]"),
+        ({"input": [{"id": "msg_1"}]}, "input[0]"),
+        ({"input": [{"role": "user", "content": "x"}], "previous_response_id": None}, None),
+        ({"input": "x"}, None),
+    ],
+)
+def test_a_response_that_goes_on_from_what_its_server_kept_is_left_out(body: dict[str, Any], named: str | None) -> None:
+    """That server has other ids now, and other servers never had any of it."""
+    recorded = trace_of(RESPONSES_PATH, body)
+    kept, left_out = replayable(recorded)
+    if named is None:
+        assert (kept, left_out) == (recorded, {})
+    else:
+        assert kept.requests == ()
+        assert left_out[0].startswith(f"{named} names what only the server holds")

@@ -11,6 +11,9 @@ from anchorline.bench.live.counts import TokenCounts, anthropic_counts, openai_c
 
 ANTHROPIC_VERSION = "2023-06-01"
 MESSAGE_DELTAS = frozenset({"text_delta", "thinking_delta", "input_json_delta"})
+KEPT_BY_SERVERS = ("previous_response_id", "conversation", "prompt")
+"""Fields of a Responses call that name what only the server holds."""
+SHOWN_PATH = 100
 RESPONSE_ENDINGS = frozenset({"response.completed", "response.incomplete", "response.failed"})
 
 
@@ -126,6 +129,36 @@ def protocol_of(path: str) -> WireProtocol | None:
     """What a call to ``path`` speaks; None for a path that no agent's call goes to."""
     plain = path.partition("?")[0].rstrip("/")
     return next((protocol for protocol in (CHAT, MESSAGES, RESPONSES) if plain.endswith(protocol.ending)), None)
+
+
+def why_left_out(path: str, body: Mapping[str, Any]) -> str | None:
+    """Why the prompt of a recorded call cannot be had from it: it is no chat, or only its server holds a part of it.
+
+    None when it can.
+    """
+    protocol = protocol_of(path)
+    if protocol is None:
+        return f"{path[:SHOWN_PATH]} is no chat call"
+    named = _kept_by_the_server(body) if protocol is RESPONSES else None
+    return (
+        None if named is None else f"{named} names what only the server holds, so the call lacks a part of its prompt"
+    )
+
+
+def _kept_by_the_server(body: Mapping[str, Any]) -> str | None:
+    """The field of a Responses call that stands for a part of its prompt."""
+    items = body["input"] if isinstance(body.get("input"), list) else ()
+    fields = [name for name in KEPT_BY_SERVERS if body.get(name) is not None]
+    references = [f"input[{place}]" for place, item in enumerate(items) if _is_reference(item)]
+    return next(iter(fields + references), None)
+
+
+def _is_reference(item: Any) -> bool:
+    """Whether an item of a Responses call is the name of one that its server keeps."""
+    if not isinstance(item, Mapping):
+        return False
+    kind = item.get("type")
+    return kind == "item_reference" or (kind is None and "role" not in item)
 
 
 def sent_again(

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from anchorline.bench.client import CallFailed, Client
 from anchorline.bench.live.call import Measured
 from anchorline.bench.live.perfect import AnsweredCall, perfect_costs, token_ids_of
-from anchorline.bench.live.protocols import protocol_of
+from anchorline.bench.live.protocols import why_left_out
 from anchorline.bench.live.report import LiveCall, LiveReport
 from anchorline.bench.live.runner import Done, run_plan
 from anchorline.bench.live.schedule import PlannedCall, plan_calls
@@ -39,9 +39,12 @@ class Replaying:
     """Whether the oracle, too, resumes only at cuts."""
 
 
-def replayable(trace: Trace) -> Trace:
-    """The calls of ``trace`` that speak a protocol known here."""
-    return Trace(name=trace.name, requests=tuple(r for r in trace.requests if protocol_of(r.path) is not None))
+def replayable(trace: Trace) -> tuple[Trace, dict[int, str]]:
+    """The calls of ``trace`` that can be sent again, and why not the others, by their places in it."""
+    reasons = [why_left_out(request.path, request.body) for request in trace.requests]
+    kept = (request for request, reason in zip(trace.requests, reasons, strict=True) if reason is None)
+    left_out = {place: reason for place, reason in enumerate(reasons) if reason is not None}
+    return Trace(name=trace.name, requests=tuple(kept)), left_out
 
 
 def replay_live(
@@ -53,7 +56,7 @@ def replay_live(
     api_key: str | None = None,
     progress: Callable[[PlannedCall], None] = lambda call: None,
 ) -> LiveReport:
-    """Send the calls of ``traces``, which must be ``replayable``, side by side; the report is about all of them.
+    """Send the calls of ``traces``, all of them ``replayable``, side by side; the report is about all of them.
 
     Calls that the server refuses are in the report. ``progress`` is told of each call that has ended, by several
     threads. Raises Unreachable when there is no answer.
