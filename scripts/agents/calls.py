@@ -71,7 +71,8 @@ def calls_of(
         else:
             main = any(mark in str(message["content"]).partition("\n")[0] for message in messages)
         numbers = {name: int(pairs[name]) for name in FIELDS}
-        calls.append(Call(main=main, messages=len(messages), tools=len(tools), differs=pairs["differs"], **numbers))
+        differs = pairs.get("adds") or pairs["differs"]
+        calls.append(Call(main=main, messages=len(messages), tools=len(tools), differs=differs, **numbers))
     return calls
 
 

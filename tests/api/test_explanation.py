@@ -191,8 +191,23 @@ def test_every_reason_and_every_member_is_documented() -> None:
     sent = plan_object(explained(report(seen=10, lost=900)), pending_saves=0)
     for name in (*MissReason, ALWAYS, CHANGED, NEW, NO_CACHE, *sent, *sent["first_difference"], *Part):
         assert f"`{name}`" in page or f'"{name}"' in page, name
-    for name in explanation_headers("x", explained(report(seen=10, lost=900, miss=MissReason.NO_STATE))):
+    told = report(seen=10, lost=900, miss=MissReason.NO_STATE)
+    for name in {name for each in (told, report(seen=10)) for name in explanation_headers("x", explained(each))}:
         assert f"`{name}`" in page or f"`{name.removeprefix('x-anchorline')}`" in page, name
+
+
+@pytest.mark.parametrize(("lost", "verb"), [(0, "differs"), (None, "adds")])
+def test_headers_tell_a_change_from_what_is_only_added(lost: int | None, verb: str) -> None:
+    headers = explanation_headers("x", explained(report(seen=400, lost=lost)))
+    (found,) = {name.removeprefix("x-anchorline-") for name in headers} & {"differs", "adds"}
+    assert found == verb
+
+
+def test_a_plan_says_what_was_expected_of_it() -> None:
+    told = replace(report(), expected_seconds=0.25, rejected_plans=((PlanKind.FORK, "0 tokens restored"),))
+    plan = plan_object(explained(told), pending_saves=0)
+    assert plan["expected_ms"] == 250.0
+    assert plan["rejected_plans"] == [{"plan": "fork", "why": "0 tokens restored"}]
 
 
 @pytest.mark.parametrize("told", [report(), *(report(restored=1, seen=9, lost=900, miss=miss) for miss in MissReason)])

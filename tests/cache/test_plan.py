@@ -43,6 +43,14 @@ def test_a_busy_sequence_is_forked() -> None:
     assert plan.source is Source.FORK
 
 
+def test_plans_that_lose_name_their_sequence_and_what_they_would_have_brought() -> None:
+    plan = make_plan(1000, [resident(1, 300), resident(2, 300)], None, FAST_RESTORE, may_fork=True)
+    assert plan.sequence == 1
+    _, (source, why) = plan.rejected
+    assert source is Source.CONTINUE
+    assert why == f"sequence 2, 300 tokens restored, {plan.expected_seconds * 1e3:.1f} ms expected"
+
+
 def test_the_host_goes_on_where_the_resident_ends() -> None:
     plan = make_plan(1000, [resident(2, 300)], host(900, 300, 900), FAST_RESTORE, may_fork=True)
     assert (plan.sequence, plan.resident_tokens, plan.host_tokens) == (2, 300, 600)

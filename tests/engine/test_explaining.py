@@ -37,7 +37,7 @@ def begins_alike(report: CallReport) -> CallReport:
     """What of a report a preview can know."""
     return replace(
         report, id="", generated_tokens=0, queue_seconds=0, plan_seconds=0, restore_seconds=0, prefill_seconds=0,
-        decode_seconds=0, ttft_seconds=None, rejected_plans=(), call_class=report.call_class.COLD,
+        decode_seconds=0, ttft_seconds=None, expected_seconds=0, rejected_plans=(), call_class=report.call_class.COLD,
     )  # fmt: skip
 
 

@@ -59,7 +59,7 @@ def selected(template: ChatTemplate, tokenizer: Tokenizer, *, own_tools: bool = 
 def toy_builder(
     source: str | None = None,
     *,
-    tokenizer: ToyTokenizer | None = None,
+    tokenizer: Tokenizer | None = None,
     template: ChatTemplate | None = None,
     clock: Clock = lambda: NOON,
     all_cuts: bool = False,

@@ -68,8 +68,11 @@ def test_cuts_of_a_conversation_with_tools() -> None:
         (CutKind.GENERATION, 6, "|>user\nThanks<|im_end|>\n"),
     ]
     ends = [cut.position for cut in built.prompt.cuts]
-    assert built.prompt.message_starts == (0, *ends[:-1])
-    assert built.prompt.message_bounds == (0, *ends)
+    begun = ends[0] - 2  # the head holds what is written in front of the first user's words: a control token, "user\n"
+    assert built.prompt.message_starts == (0, begun, *ends[1:-1])
+    assert built.prompt.message_bounds == (0, begun, *ends[1:])
+    assert built.prompt.locate(begun - 1) == Place(part=Part.HEAD, start=0, messages=(0, 0), role="system")
+    assert built.prompt.locate(begun) == Place(part=Part.MESSAGE, start=begun, messages=(1, 1), role="user")
     assert built.prompt.locate(ends[2]) == Place(part=Part.MESSAGE, start=ends[2], messages=(3, 3), role="tool")
 
 
@@ -108,7 +111,7 @@ def test_without_generation_prompt_the_end_is_a_message_end() -> None:
 def test_a_warm_turn_renders_only_the_new_messages() -> None:
     builder, template = counting_builder()
     builder.chat(ROUND[:2], tools=TOOLS)
-    assert template.renders == 1 + 2 + 1  # whole, two for the head, before the generation prompt
+    assert template.renders == 1 + 3 + 1  # whole, three for the head, before the generation prompt
     template.renders = 0
     warm = builder.chat(ROUND[:5], tools=TOOLS)
     assert template.renders == 1 + 3
@@ -122,7 +125,7 @@ def test_a_long_cold_conversation_is_cut_at_its_newest_messages() -> None:
     messages = [system("s"), *(m for n in range(40) for m in (user(f"q{n}"), assistant(f"a{n}")))]
     builder, template = counting_builder()
     built = builder.chat(messages)
-    assert template.renders == 1 + 2 + RENDERS_PER_REQUEST
+    assert template.renders == 1 + 3 + RENDERS_PER_REQUEST
     assert [cut.message for cut in built.prompt.cuts][1:] == list(range(81 - RENDERS_PER_REQUEST, 81))
     assert list(built.prompt.message_starts) == sorted(built.prompt.message_starts)
     template.renders = 0

@@ -278,7 +278,7 @@ def test_a_plan_is_what_the_call_then_does_over_every_endpoint(talker: Talker) -
             pass
         (entry,) = talker.client.get("/cache/requests", params={"limit": 1}).json()["data"]
         assert entry["endpoint"] == path
-        shared = (plan.keys() & entry.keys()) - {"object", "rejected_plans"}
+        shared = (plan.keys() & entry.keys()) - {"object", "expected_ms", "rejected_plans"}
         assert {name: plan[name] for name in shared} == {name: entry[name] for name in shared}
         assert plan["pending_saves"] == 0
 
@@ -310,7 +310,8 @@ def test_another_key_is_told_nothing_by_a_plan(test_llama_model: Model) -> None:
         ann, ben = (Talker(live, **bearer(key)) for key in KEYS)
         new = ben.plan({"messages": library("14:06")})
         ann.chat(library("14:05"))
-        assert ben.plan({"messages": library("14:06")}) == new
+        # What is expected rests on how fast the machine was for all.
+        assert ben.plan({"messages": library("14:06")}) | {"expected_ms": new["expected_ms"]} == new
         assert ann.plan({"messages": library("14:06")})["lost_tokens"] > 0
 
 

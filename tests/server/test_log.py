@@ -32,7 +32,7 @@ def line_of(**changes: Any) -> str:
 def test_a_call_without_a_miss() -> None:
     assert line_of() == (
         "id=x plan=fork prompt=30 restored=15 prefilled=15 generated=4 tier=resident+host class=cold "
-        'queue_ms=500.0 restore_ms=125.0 prefill_ms=3000.0 ttft_ms=4000.0 seen=15 differs="message 1 (user), byte 11"'
+        'queue_ms=500.0 restore_ms=125.0 prefill_ms=3000.0 ttft_ms=4000.0 seen=15 adds="message 1 (user), byte 11"'
     )
 
 

@@ -97,6 +97,8 @@ def test_a_reply_and_the_metrics_say_what_was_rewritten(live: LiveServer) -> Non
     assert told["floated_lines"] == 1
     assert told["floated_n"] > 0
     assert told["pinned_date"] is None
+    assert httpx.get(f"{live.url}/cache/requests").json()["data"][0]["rewritten"] == told
+    assert post(live, "/cache/explain", chat(3, second=False)[1])["rewritten"] == told
     metrics = httpx.get(f"{live.url}/metrics").text
     assert 'anchorline_rewritten_calls_total{rewrite="float-volatile"}' in metrics
     assert "anchorline_floated_tokens_total" in metrics
@@ -119,6 +121,7 @@ def test_what_counts_and_what_is_pinned_is_what_a_call_has(live: LiveServer) -> 
 def test_nothing_is_said_of_a_call_that_is_rendered_as_sent(live: LiveServer) -> None:
     body = agent.chat_body([agent.user("Hello")], max_tokens=1, tools=False)
     assert "rewritten" not in post(live, "/v1/chat/completions", body)["timings"]
+    assert httpx.get(f"{live.url}/cache/requests").json()["data"][0]["rewritten"] is None
 
 
 def test_a_forced_call_keeps_to_the_schema_as_it_was_sent(live: LiveServer) -> None:

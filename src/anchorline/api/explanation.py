@@ -29,6 +29,11 @@ class FirstDifference:
     changed: bool
     """Whether an earlier prompt or reply goes on there, with something else; otherwise the prompt only adds to them."""
 
+    @property
+    def verb(self) -> str:
+        """What the prompt does at the place, for headers and the log."""
+        return "differs" if self.changed else "adds"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
@@ -40,6 +45,8 @@ class Explanation:
     cache: bool
     """Whether the server keeps anything at all."""
     plan: PlanKind
+    expected_seconds: float
+    """What the planner expected restoring and prefilling to take."""
     rejected_plans: tuple[tuple[PlanKind, str], ...]
     prompt_tokens: int
     resident_tokens: int
@@ -81,6 +88,7 @@ def explain(report: CallReport, prompt: Prompt, spelling: Spelling, *, cache: bo
     return Explanation(
         cache=cache,
         plan=report.plan,
+        expected_seconds=report.expected_seconds,
         rejected_plans=report.rejected_plans,
         prompt_tokens=report.prompt_tokens,
         resident_tokens=report.resident_tokens,

@@ -8,9 +8,10 @@ from typing import Any
 
 from anchorline.api.explanation import Explanation, FirstDifference
 from anchorline.api.explanation_words import place_text, reasons, remedies, summary
-from anchorline.api.usage import milliseconds
+from anchorline.api.usage import milliseconds, rewritten
 from anchorline.engine.request import CallReport
 from anchorline.errors import RequestError
+from anchorline.prompt.rewrites import NOTHING_REWRITTEN, Rewriting
 
 ASKED_HEADER = "x-anchorline-explain"
 """Of a request: whether its reply has the headers."""
@@ -33,6 +34,7 @@ class ExplainedCall:
     head_digest: str | None
     report: CallReport
     explanation: Explanation
+    rewriting: Rewriting
 
 
 def wants_headers(given: str | None, *, default: bool) -> bool:
@@ -61,9 +63,10 @@ def explanation_headers(call_id: str, explanation: Explanation | None) -> dict[s
         "new-tokens": explanation.new_tokens,
         "miss": explanation.miss,
         "missing-cut": explanation.missing_cut,
-        "differs": None if difference is None else place_text(difference),
         "remedy": remedy,
     }
+    if difference is not None:
+        told[difference.verb] = place_text(difference)
     return _named({name: value for name, value in told.items() if value is not None})
 
 
@@ -88,6 +91,7 @@ def explanation_object(explanation: Explanation) -> dict[str, Any]:
         "miss": explanation.miss,
         "missing_cut": explanation.missing_cut,
         "first_difference": _difference_object(explanation.first_difference),
+        "expected_ms": milliseconds(explanation.expected_seconds),
         "rejected_plans": [{"plan": plan, "why": why} for plan, why in explanation.rejected_plans],
         "reasons": [
             {
@@ -119,9 +123,16 @@ def _difference_object(difference: FirstDifference | None) -> dict[str, Any] | N
     }
 
 
-def plan_object(explanation: Explanation, *, pending_saves: int) -> dict[str, Any]:
+def plan_object(
+    explanation: Explanation, *, pending_saves: int, rewriting: Rewriting = NOTHING_REWRITTEN
+) -> dict[str, Any]:
     """What ``POST /cache/explain`` answers."""
-    return {"object": "cache.plan", **explanation_object(explanation), "pending_saves": pending_saves}
+    return {
+        "object": "cache.plan",
+        **explanation_object(explanation),
+        "rewritten": rewritten(rewriting),
+        "pending_saves": pending_saves,
+    }
 
 
 def request_object(call: ExplainedCall) -> dict[str, Any]:
@@ -136,6 +147,7 @@ def request_object(call: ExplainedCall) -> dict[str, Any]:
         "class": report.call_class.label,
         "head": call.head_digest,
         **explanation_object(call.explanation),
+        "rewritten": rewritten(call.rewriting),
         "generated_tokens": report.generated_tokens,
         "queue_ms": milliseconds(report.queue_seconds),
         "sharing_ms": milliseconds(report.sharing_seconds),

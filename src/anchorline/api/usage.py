@@ -36,7 +36,7 @@ class Timings(msgspec.Struct, kw_only=True, frozen=True):
 
     ``cache_n`` = ``resident_n`` + ``host_n`` tokens were restored, of the latter ``disk_n`` from disk, and ``prompt_n``
     prefilled. ``load_ms``, part of ``queue_ms``, is how long the call was held for the disk. ``seen_n`` leading
-    tokens were in earlier prompts or replies; ``miss`` says why fewer were restored, null when none were missed.
+    tokens were in earlier prompts or replies; ``miss`` says why fewer were restored, null when none could have been.
     """
 
     cache_n: int
@@ -101,11 +101,14 @@ def timings(
         disk_n=report.disk_tokens,
         seen_n=report.seen_tokens,
         miss=None if report.miss is None else report.miss.value,
-        rewritten=_rewritten(rewriting) if rewriting.names else msgspec.UNSET,
+        rewritten=rewritten(rewriting) or msgspec.UNSET,
     )
 
 
-def _rewritten(rewriting: Rewriting) -> Rewritten:
+def rewritten(rewriting: Rewriting) -> Rewritten | None:
+    """None where nothing was."""
+    if not rewriting.names:
+        return None
     date = rewriting.pinned_date
     return Rewritten(
         floated_lines=rewriting.floated_lines,

@@ -121,12 +121,13 @@ def make_plan(
         for source, resident, from_resident, restored, chain in candidates
     ]
     best = min(priced, key=lambda plan: (plan.expected_seconds, _PREFERENCE[plan.source], plan.load_bytes))
-    rejected = tuple(
-        (plan.source, f"{plan.restored_tokens} tokens restored, {plan.expected_seconds * 1e3:.1f} ms expected")
-        for plan in priced
-        if plan is not best
-    )
-    return replace(best, rejected=rejected)
+    return replace(best, rejected=tuple((plan.source, _account(plan)) for plan in priced if plan is not best))
+
+
+def _account(plan: Plan) -> str:
+    """What a plan would bring and cost, and which live sequence it would begin with."""
+    sequence = "" if plan.sequence is None else f"sequence {plan.sequence}, "
+    return f"{sequence}{plan.restored_tokens} tokens restored, {plan.expected_seconds * 1e3:.1f} ms expected"
 
 
 _PREFERENCE = {Source.CONTINUE: 0, Source.FORK: 1, Source.HOST: 2, Source.DISK: 3, Source.NOTHING: 4}

@@ -192,8 +192,11 @@ class Prompt:
         start = self.message_starts[last]
         first = bisect_left(self.message_starts, start)
         roles = set(self.message_roles[first : last + 1])
+        head = next((cut for cut in self.cuts if cut.kind is CutKind.HEAD), None)
+        # The head reaches into the first message behind it, to where that has words of its own.
+        in_head = head is not None and position < head.position and last <= (head.message or 0)
         return Place(
-            part=Part.HEAD if position < (self.head_position or 0) else Part.MESSAGE,
+            part=Part.HEAD if in_head else Part.MESSAGE,
             start=start,
             messages=(first, last),
             role=roles.pop() if len(roles) == 1 else None,

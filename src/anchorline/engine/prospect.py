@@ -167,6 +167,7 @@ class Prospector:
             difference=find_difference(stream.buffer.view(seen, stream.buffer.count), seen, prospect.earlier),
             sequence=prospect.plan.sequence if resident else None,
             segments=segments,
+            expected_seconds=prospect.plan.expected_seconds,
             rejected_plans=tuple((PLAN_KINDS[kind], why) for kind, why in prospect.plan.rejected),
         )
 

@@ -147,7 +147,10 @@ class CallReport:
     """Part of ``host_tokens``: read from disk for this call."""
     load_seconds: float = 0.0
     """Part of ``queue_seconds``: waited for the disk tier."""
+    expected_seconds: float = 0.0
+    """What the planner expected restoring and prefilling to take …"""
     rejected_plans: tuple[tuple[PlanKind, str], ...] = ()
+    """… and the other ways that there were, each with what it would have brought and taken."""
 
     @property
     def restored_tokens(self) -> int:

@@ -40,6 +40,7 @@ class Restoration:
     segments: tuple[tuple[int, int], ...] = ()
     plan_seconds: float = 0.0
     restore_seconds: float = 0.0
+    expected_seconds: float = 0.0
     rejected_plans: tuple[tuple[PlanKind, str], ...] = ()
 
     @property
@@ -126,6 +127,7 @@ class Call:
             prefill_seconds=max(0.0, prefilled - admitted - source.plan_seconds - source.restore_seconds),
             decode_seconds=now - prefilled,
             ttft_seconds=None if self.first_token_seconds is None else self.first_token_seconds - received,
+            expected_seconds=source.expected_seconds,
             rejected_plans=source.rejected_plans,
         )
 

@@ -56,7 +56,7 @@ class CutFinder:
     def __init__(self, tokenizer: PromptTokenizer, *, all_cuts: bool = False, memo_bytes: int = 16 << 20) -> None:
         self._tokenizer = tokenizer
         self._all_cuts = all_cuts
-        self._heads: ByteMemo[bytes, str] = ByteMemo(memo_bytes)
+        self._heads: ByteMemo[bytes, _Head] = ByteMemo(memo_bytes)
         self._ends: ByteMemo[bytes, _End] = ByteMemo(memo_bytes)
 
     def find(
@@ -83,26 +83,28 @@ class CutFinder:
         else:
             marks = self._message_ends(tokenized, messages, render)
         tokenized.marks = tuple(Mark(character, count) for count, character in sorted(marks.items()))
-        head_tokens = self._tokenizer.position(tokenized, head)
+        head_tokens, system_tokens = (self._tokenizer.position(tokenized, end) for end in (head.end, head.system_end))
         ends = {count: self._tokenizer.position(tokenized, character) for count, character in marks.items()}
         return CutPoints(
             cuts=_cuts(messages, head_tokens, ends, generation=generation),
-            message_starts=_starts(messages, head_tokens, ends),
+            message_starts=_starts(messages, system_tokens, ends),
             head_tokens=head_tokens,
         )
 
-    def _head(self, tokenized: TokenizedText, system: Sequence[Message], render: Render, key: bytes) -> int:
-        """Character offset at which the head ends."""
+    def _head(self, tokenized: TokenizedText, system: Sequence[Message], render: Render, key: bytes) -> _Head:
+        """The head as far as the text agrees with it."""
         known = self._heads.get(key)
-        if known is not None and tokenized.text.startswith(known):
-            return len(known)
+        if known is not None and tokenized.text.startswith(known.text):
+            return known
         # Also when a remembered head no longer fits (it may show the date): look again.
         one, other = (self._try(render, [*system, {"role": "user", "content": text}]) for text in FIRST_MESSAGES)
         if one is None or other is None:
-            return 0
-        head = one[: common_characters(one, other)]
-        self._heads.put(key, head, 4 * len(head))
-        return common_characters(head, tokenized.text)
+            return _NO_HEAD
+        text = one[: common_characters(one, other)]
+        alone = self._try(render, system) if system else None
+        head = _Head(text, common_characters(alone or "", text) or len(text))
+        self._heads.put(key, head, 4 * len(text))
+        return head.within(tokenized.text)
 
     def _message_ends(self, tokenized: TokenizedText, messages: Sequence[Message], render: Render) -> dict[int, int]:
         """Number of messages → character offset of their end; newest rendered first, known ones kept."""
@@ -150,6 +152,27 @@ class CutFinder:
 
 
 @dataclass(frozen=True, slots=True)
+class _Head:
+    """What stands in front of the words of the first message behind the system messages."""
+
+    text: str
+    system_end: int
+    """Character offset at which that message starts; at its words where system messages cannot be rendered alone."""
+
+    @property
+    def end(self) -> int:
+        return len(self.text)
+
+    def within(self, text: str) -> _Head:
+        """The head as far as ``text`` agrees with it."""
+        end = common_characters(self.text, text)
+        return _Head(self.text[:end], min(self.system_end, end))
+
+
+_NO_HEAD = _Head("", 0)
+
+
+@dataclass(frozen=True, slots=True)
 class _End:
     """Where the render of a part left some text: both begin with the same ``character`` characters."""
 
@@ -192,11 +215,11 @@ def _cuts(messages: Sequence[Message], head: int, ends: dict[int, int], *, gener
     return tuple(found[position] for position in sorted(found))
 
 
-def _starts(messages: Sequence[Message], head: int, ends: dict[int, int]) -> tuple[int, ...]:
+def _starts(messages: Sequence[Message], system_tokens: int, ends: dict[int, int]) -> tuple[int, ...]:
     """Where each message starts: the end of the one before, or the last start known before it."""
     first = system_count(messages)
     starts = [0]
     for index in range(1, len(messages)):
-        known = head if index == first else ends.get(index, 0)
+        known = system_tokens if index == first else ends.get(index, 0)
         starts.append(max(starts[-1], known))
     return tuple(starts)

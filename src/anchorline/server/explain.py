@@ -78,6 +78,7 @@ class CallExplainer:
                 head_digest=self._call.head_digest,
                 report=replace(report, difference=None),  # it holds ids of what was said
                 explanation=explanation,
+                rewriting=self._call.rewriting,
             )
         )
         return explanation
@@ -105,7 +106,7 @@ class ExplainRoutes:
         call = await while_connected(request, state.prepare(lambda: PREPARES[endpoint](raw, state, caller)))
         preview = await asyncio.wrap_future(state.engine.ask(PreviewCall(request=call.request)))
         explanation = state.explanations.explain(preview.report, call.request.prompt, cache=preview.cache)
-        return json_response(plan_object(explanation, pending_saves=preview.pending_saves))
+        return json_response(plan_object(explanation, pending_saves=preview.pending_saves, rewriting=call.rewriting))
 
     async def index(self, request: Request) -> Response:
         """The latest calls of the caller's tenant that have ended."""

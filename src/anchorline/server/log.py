@@ -32,8 +32,11 @@ def call_line(
         "prefill_ms": milliseconds(report.prefill_seconds),
         "ttft_ms": "none" if report.ttft_seconds is None else milliseconds(report.ttft_seconds),
         "seen": report.seen_tokens,
-        "differs": "none" if difference is None else place_text(difference),
     }
+    if difference is None:
+        pairs["differs"] = "none"
+    else:
+        pairs[difference.verb] = place_text(difference)
     if explanation.lost_tokens:
         pairs["lost"] = explanation.lost_tokens
     if head_digest is not None:
