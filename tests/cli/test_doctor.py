@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,16 @@ from click.testing import CliRunner, Result
 
 from anchorline.bench.process import ServerProcess
 from anchorline.bench.trace import CHAT_PATH, read_trace
+from anchorline.cli.doctor_live import Teller
 from anchorline.cli.main import cli
 from anchorline.config import ServerConfig
 from anchorline.doctor.comparison import Kind
+from anchorline.doctor.layout import ToolOrder
+from anchorline.doctor.live import LiveDiagnosis
 from anchorline.doctor.requests import read_request
 from anchorline.doctor.wording import REMEDIES, TITLES
 from anchorline.llama.model import Model
+from anchorline.record.recorder import RecordedCall, Recorder
 from tests.doctor.traffic import Body, clean, clock_in_system, side_call
 from tests.record.upstream import Upstream
 from tests.server.support import free_port, listening
@@ -124,6 +129,59 @@ def test_live_findings_are_told_as_they_come_and_nothing_is_written(
     assert "1 call left out: the doctor cannot read it" in said
     assert re.search(r"1 a clock in the prompt +2 ", said)
     assert list(tmp_path.iterdir()) == []
+
+
+ACTING = "f\x1b[2J\x1b]0;owned\x07\u202e\ud800"
+"""A name that clears a terminal, renames it and writes backwards."""
+
+
+def acting() -> list[Body]:
+    """A conversation in which a tool with such a name is described anew."""
+    bodies = clean()
+    for place, each in enumerate(bodies):
+        each["tools"] = [{"type": "function", "function": {"name": ACTING, "description": f"{ACTING} {place}"}}]
+    return bodies
+
+
+def test_nothing_of_the_traffic_acts_on_the_terminal(tmp_path: Path) -> None:
+    trace = write(tmp_path / "acting.jsonl", acting())
+    said = doctor("--no-model", trace).output
+    assert "the tool f\N{REPLACEMENT CHARACTER}[2J" in said
+    data = doctor("--no-model", "--json", trace).output
+    assert "f\\u001b[2J" in data
+    assert all(line.isprintable() for line in f"{said}{data}".split("\n"))
+
+
+def test_nothing_of_live_traffic_acts_on_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    teller = Teller(LiveDiagnosis(count_tokens=len, order=ToolOrder.FIRST))
+    for place, each in enumerate([*acting(), {"messages": [{"role": ACTING}]}]):
+        teller.take(RecordedCall(path=CHAT_PATH, body=each, arrival_seconds=place, end_seconds=place))
+    said = capsys.readouterr().out
+    assert "the tool f\N{REPLACEMENT CHARACTER}[2J" in said
+    assert "A call was left out" in said
+    assert all(line.isprintable() for line in said.split("\n"))
+
+
+def test_at_the_end_what_is_not_read_yet_is_dropped_and_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    reading, goes_on = threading.Event(), threading.Event()
+
+    def count(_: str) -> int:
+        reading.set()
+        goes_on.wait()
+        return 1
+
+    teller = Teller(LiveDiagnosis(count_tokens=count, order=ToolOrder.FIRST))
+    recorder = Recorder(teller.take, clock=lambda: 0.0)
+    bodies = clean()[:3]
+    clock_in_system(bodies)
+    for each in bodies:
+        recorder.end(recorder.begin(CHAT_PATH, json.dumps(each).encode()), served=True)
+    reading.wait()
+    teller.sum_up(recorder, through=recorder.close(patience_seconds=0))
+    said = capsys.readouterr().out
+    goes_on.set()
+    recorder.close()
+    assert "1 call read\n2 calls left out: the end came first\nThere are no sums" in said
 
 
 def live(upstream: str, calls: list[tuple[str, Body]]) -> str:

@@ -118,7 +118,7 @@ def counter_in_system(bodies: list[Body]) -> None:
 def id_in_system(bodies: list[Body]) -> None:
     for place, body in enumerate(bodies):
         message = body["messages"][0]
-        message["content"] = add_line(message["content"], f"Request {RANDOM_IDS[place]}.")
+        message["content"] = add_line(message["content"], f"Request id: {RANDOM_IDS[place]}.")
 
 
 def memory_in_system(bodies: list[Body]) -> None:
@@ -246,7 +246,7 @@ FAULTS = (
     Fault(Kind.CLOCK, clock_in_system, 1, 0, SECOND_LINE + len("It is ")),
     Fault(Kind.CLOCK, date_words_in_system, 3, 0, SECOND_LINE + len("Today: ")),
     Fault(Kind.COUNTER, counter_in_system, 1, 0, SECOND_LINE),
-    Fault(Kind.CHANGING_ID, id_in_system, 1, 0, SECOND_LINE + len("Request ")),
+    Fault(Kind.CHANGING_ID, id_in_system, 1, 0, SECOND_LINE + len("Request id: ")),
     Fault(Kind.SYSTEM_CHANGED, memory_in_system, 3, 0, SECOND_LINE),
     Fault(Kind.BILLING_HEADER, billing_header_in_chat, 1, 0, len("x-anthropic-billing-header: cch=")),
     Fault(Kind.TOOLS_REORDERED, tools_reordered, 3, TOOLS, field="tools"),

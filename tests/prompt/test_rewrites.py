@@ -90,7 +90,12 @@ def test_nothing_is_lost_but_by_being_moved(lines: list[str], said: list[str]) -
     lifted = lift(messages)
     kept, moved = lifted.messages[0]["content"].splitlines(keepends=True), list(lifted.lines)
     for line in messages[0]["content"].splitlines(keepends=True):
-        (moved if moved and moved[0] == line else kept).pop(0)
+        if moved and moved[0] == line:
+            moved.pop(0)
+        elif kept:
+            assert kept.pop(0).rstrip("\r\n") == line.rstrip("\r\n")
+        else:
+            assert line == "\n"
     assert kept == moved == []
     assert lifted.messages[1:] == messages[1:]
     rewriter = Rewriter(FLOAT, clock=lambda: NOON)
@@ -156,6 +161,24 @@ def test_while_tools_work_the_time_is_that_of_the_question() -> None:
     assert floated(builder.chat(second).text) == ["It is 14:00 now."]
 
 
+def test_what_first_appears_while_tools_work_waits_for_the_user() -> None:
+    """Nothing was said when the user spoke, and that stays as it is."""
+    builder = toy_builder(rewrites=FLOAT)
+    (_, *asked), (_, *loop) = agent_calls(turns=1, rounds=1)
+    before = builder.chat([system("Be brief.\n"), *asked]).text
+    after = builder.chat([system("Be brief.\nTokens remaining: 12\n"), *loop]).text
+    assert after.startswith(before.removesuffix("<|im_start|>assistant\n"))
+    told = builder.chat([system("Be brief.\nTokens remaining: 11\n"), *loop, assistant("So."), user("Go on.")])
+    assert floated(told.text) == ["Tokens remaining: 11"]
+
+
+@pytest.mark.parametrize(
+    "behind", ["\nDate: 2026-12-01", "\n\nDate: 2026-12-01", "\r\nDate: 2026-12-01\nToday: 2026-12-01"]
+)
+def test_a_moved_last_line_leaves_nothing_behind(behind: str) -> None:
+    assert lift([system(f"Be brief.{behind}"), user("?")]).messages == [system("Be brief."), user("?")]
+
+
 def test_a_user_who_speaks_again_is_told_the_time_anew() -> None:
     builder = toy_builder(rewrites=FLOAT)
     builder.chat([head(1), user("Hello")])
@@ -193,10 +216,10 @@ def test_a_generated_turn_keeps_its_ids_and_is_sealed_though_the_clock_goes_on()
     assert then[: len(guessed)] == guessed.tokens.tolist()
 
 
-def test_lines_in_fences_and_lines_that_no_user_message_could_take_stay() -> None:
-    fenced = system("Write logs so:\n```\nDate: 2026-12-01\n```\nDate: 2026-12-02\n")
-    assert lift([fenced, user("?")]).lines == ("Date: 2026-12-02\n",)
-    assert lift([fenced, assistant("!")]).messages == [fenced, assistant("!")]
+def test_lines_of_examples_and_lines_that_no_user_message_could_take_stay() -> None:
+    shown = system("Write logs so.\n~~~\n```\nDate: 2026-12-01\n~~~\nDate: 2026-12-02\n")
+    assert lift([shown, user("?")]).lines == ("Date: 2026-12-02\n",)
+    assert lift([shown, assistant("!")]).messages == [shown, assistant("!")]
 
 
 @st.composite

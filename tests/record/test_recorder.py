@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import stat
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 
 from anchorline.bench.trace import read_trace
 from anchorline.errors import ConfigError
-from anchorline.record.recorder import NO_OBJECT, WAITING_CALLS, Recorder
+from anchorline.record.recorder import DROPPED, NO_OBJECT, WAITING_CALLS, RecordedCall, Recorder
 from anchorline.record.trace_file import TraceFile
 from anchorline.record.trace_writer import FILE_FULL, TraceWriter
 
@@ -62,6 +63,38 @@ def test_a_call_that_does_not_end_holds_up_only_so_many(trace: Path) -> None:
             made.end(made.begin(PATH, body(str(number))))
         made.end(stuck)
     assert names(trace) == [*map(str, range(WAITING_CALLS)), "stuck"]
+
+
+class Stuck:
+    """A recorder of three calls in the middle of the first, which is through when ``goes_on`` is set."""
+
+    def __init__(self) -> None:
+        self.goes_on = threading.Event()
+        self._begun = threading.Event()
+        self.recorder = Recorder(self._take, clock=lambda: 0.0)
+        for name in "abc":
+            self.recorder.end(self.recorder.begin(PATH, body(name)), served=True)
+        self._begun.wait()
+
+    def _take(self, _: RecordedCall) -> None:
+        self._begun.set()
+        self.goes_on.wait()
+
+
+def test_what_waits_can_be_dropped_and_is_counted() -> None:
+    stuck = Stuck()
+    stuck.recorder.drop()
+    stuck.goes_on.set()
+    assert stuck.recorder.close()
+    assert (stuck.recorder.taken, dict(stuck.recorder.left_out)) == (1, {DROPPED: 2})
+
+
+def test_a_call_that_is_not_through_in_time_is_dropped_too() -> None:
+    stuck = Stuck()
+    assert not stuck.recorder.close(patience_seconds=0)
+    stuck.goes_on.set()
+    stuck.recorder.close()
+    assert (stuck.recorder.taken, dict(stuck.recorder.left_out)) == (0, {DROPPED: 3})
 
 
 def test_the_file_is_its_owners_alone(trace: Path) -> None:

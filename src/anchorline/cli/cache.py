@@ -18,11 +18,12 @@ from rich.table import Table
 from anchorline.bench.client import CallFailed, Client
 from anchorline.cli.cache_disk import DISK_COMMANDS, DISK_HELP, list_disk
 from anchorline.cli.suggest import Refusal, SuggestingCommand, SuggestingGroup
-from anchorline.cli.tables import plain_console, printable, show_table
+from anchorline.cli.tables import plain_console, show_table
 from anchorline.cli.values import format_size
 from anchorline.cli.warm_file import read_prefixes
 from anchorline.config import ServerConfig
 from anchorline.limits import Limits
+from anchorline.terminal import printable
 
 DEFAULT_URL = f"http://{ServerConfig().host}:{ServerConfig().port}"
 FOREVER = "none"

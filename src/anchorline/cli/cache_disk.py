@@ -14,7 +14,7 @@ import click
 from rich.table import Table
 
 from anchorline.cli.suggest import Refusal, SuggestingCommand
-from anchorline.cli.tables import printable, show_table
+from anchorline.cli.tables import show_table
 from anchorline.cli.values import SizeType, format_size
 from anchorline.disk.directory import DiskDirectory
 from anchorline.disk.export import Export, chain_of, open_export, write_export
@@ -25,6 +25,7 @@ from anchorline.disk.offline import NamespaceFiles, collect, locked, look, verif
 from anchorline.disk.record import SegmentRecord
 from anchorline.disk.record_files import RecordFiles
 from anchorline.errors import ConfigError
+from anchorline.terminal import printable
 
 SHOWN_DIGITS = 12
 """Of a key or of the digest of a namespace; any beginning that only one has names it."""

@@ -19,6 +19,7 @@ from anchorline.cli.suggest import SuggestingCommand
 from anchorline.cli.tables import show_paragraph, show_table
 from anchorline.doctor.diagnosis import Diagnosis, diagnose
 from anchorline.doctor.wording import REMEDIES, TITLES, cost, saved, sentence
+from anchorline.terminal import printable
 
 
 @click.command("doctor", cls=SuggestingCommand)
@@ -74,7 +75,7 @@ def doctor(
     counting = counting_with(model, no_model=no_model)
     results = [diagnose(each, count_tokens=counting.tokens, order=counting.order) for each in traces]
     if as_json:
-        click.echo(json.dumps([_as_json(result, counting) for result in results], indent=2, ensure_ascii=False))
+        click.echo(json.dumps([_as_json(result, counting) for result in results], indent=2))
     else:
         _show(results, counting)
     if fail_on_findings and any(result.findings for result in results):
@@ -108,8 +109,9 @@ def _as_json(result: Diagnosis, counting: Counting) -> dict[str, Any]:
 
 def _show(results: Sequence[Diagnosis], counting: Counting) -> None:
     for result in results:
-        click.echo(f"{result.trace}: {result.requests} requests, {result.prompt_tokens:,} prompt tokens in all")
-        click.echo(f"({counting.words})\n")
+        summary = f"{result.trace}: {result.requests} requests, {result.prompt_tokens:,} prompt tokens in all"
+        click.echo(printable(summary))
+        click.echo(f"({printable(counting.words)})\n")
         if result.findings:
             rows = [(each.kind, len(each.occurrences), each.lost_tokens) for each in result.findings]
             show_table(fault_table(rows))

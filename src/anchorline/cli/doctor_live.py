@@ -12,7 +12,7 @@ from anchorline.cli.doctor_counting import Counting
 from anchorline.cli.doctor_table import fault_table
 from anchorline.cli.logs import set_up_logging
 from anchorline.cli.proxy import calls, left_out, pass_on, proxy_socket
-from anchorline.cli.tables import printable, show_paragraph, show_table
+from anchorline.cli.tables import show_paragraph, show_table
 from anchorline.config import ServerConfig
 from anchorline.doctor.comparison import Kind
 from anchorline.doctor.findings import Finding
@@ -24,6 +24,8 @@ from anchorline.record.recorder import RecordedCall, Recorder
 UNREADABLE = "the doctor cannot read it"
 INDENT = " " * 3
 FLAG = "--live"
+PATIENCE_SECONDS = 2.0
+"""At the end calls are still read for that long, and the last of them may take as long again."""
 
 
 def run_live(upstream: str, *, port: int, counting: Counting) -> None:
@@ -33,8 +35,9 @@ def run_live(upstream: str, *, port: int, counting: Counting) -> None:
     teller = Teller(LiveDiagnosis(count_tokens=counting.tokens, order=counting.order))
     with proxy_socket(url, config, flag=FLAG) as listener:
         recorder = Recorder(teller.take, clock=time.monotonic)
-        pass_on(url, recorder, config, listener=listener, facts={"counting": counting.words})
-    teller.sum_up(recorder)
+        facts = {"counting": counting.words}
+        through = pass_on(url, recorder, config, listener=listener, facts=facts, patience_seconds=PATIENCE_SECONDS)
+    teller.sum_up(recorder, through=through)
 
 
 class Teller:
@@ -52,19 +55,25 @@ class Teller:
         try:
             findings = self._diagnosis.take(request)
         except RequestError as error:
-            show_paragraph(printable(f"A call was left out: {error}"))
+            show_paragraph(f"A call was left out: {error}")
             return UNREADABLE
         for finding in findings:
             if finding.lost_tokens or finding.kind not in self._told:
                 self._tell(finding)
         return None
 
-    def sum_up(self, recorder: Recorder) -> None:
-        """All that was found; ``recorder`` knows what was left out."""
-        totals = self._diagnosis.totals()
-        click.echo(f"\n{calls(self._diagnosis.requests)} read")
+    def sum_up(self, recorder: Recorder, *, through: bool) -> None:
+        """All that was found; ``recorder`` knows what was left out.
+
+        Where it is not ``through``, the diagnosis is in the middle of a call and has no sums.
+        """
+        click.echo(f"\n{calls(recorder.taken)} read")
         for line in left_out(recorder):
             click.echo(line)
+        if not through:
+            click.echo("There are no sums, since one call was still being read.")
+            return
+        totals = self._diagnosis.totals()
         if not totals:
             click.echo("Nothing was found that breaks a prefix.")
             return

@@ -32,13 +32,15 @@ def pass_on(
     *,
     listener: socket.socket,
     facts: Mapping[str, str],
-) -> None:
-    """Pass calls on until SIGTERM or SIGINT; the recorder has handed on all of them when this returns."""
+    patience_seconds: float | None = None,
+) -> bool:
+    """Pass calls on until SIGTERM or SIGINT, then close the recorder; gives what ``Recorder.close`` gives."""
     shown = {"upstream": str(upstream), **facts, "url": url_of(listener)}
     try:
         serve(recording_app(upstream, recorder, config), config, listener=listener, ready=lambda: announce(shown))
     finally:
-        recorder.close()
+        through = recorder.close(patience_seconds)
+    return through
 
 
 def calls(count: int) -> str:

@@ -10,6 +10,8 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from anchorline.terminal import printable
+
 PLAIN_WIDTH = 140
 WIDEST = 1000
 TEXT_WIDTH = 110
@@ -19,11 +21,6 @@ TEXT_WIDTH = 110
 def plain_console(*, stderr: bool = False, width: int | None = None) -> Console:
     """A console that prints names and paths as they are, whatever brackets and colons are in them."""
     return Console(stderr=stderr, width=width, markup=False, emoji=False, highlight=False)
-
-
-def printable(text: str) -> str:
-    """``text`` without what would act on a terminal instead of being shown there."""
-    return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)
 
 
 def show_table(table: Table) -> None:
@@ -50,6 +47,6 @@ def text_width() -> int:
 
 
 def show_paragraph(text: str, *, indent: str = "") -> None:
-    """Print wrapped text; paths and names stay whole."""
+    """Print wrapped text; paths and names stay whole, and nothing in them acts on a terminal."""
     lines = textwrap.wrap(text, text_width() - len(indent), break_on_hyphens=False, break_long_words=False)
-    click.echo(textwrap.indent("\n".join(lines), indent))
+    click.echo(textwrap.indent("\n".join(map(printable, lines)), indent))

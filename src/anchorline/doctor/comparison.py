@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from anchorline.terminal import printable
+
 TOOLS = -1
 """The number of the tools among the parts of a request; messages are numbered from 0."""
 
@@ -99,7 +101,7 @@ def excerpt(text: str, start: int = 0) -> str:
     shown = " ".join(text[start : start + 4 * EXCERPT_CHARACTERS].split())
     if len(shown) > EXCERPT_CHARACTERS or start + 4 * EXCERPT_CHARACTERS < len(text):
         shown = shown[: EXCERPT_CHARACTERS - 1] + "…"
-    return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in shown)
+    return printable(shown)
 
 
 def byte_length(text: str) -> int:

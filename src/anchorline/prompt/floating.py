@@ -4,25 +4,25 @@
     rendered   system: Be brief.                     user: one   assistant   user: two + It is 14:05 now.
 
 What was said behind a message has to stay there, or else the next turn's prompt would part from this one at that
-message. So it is remembered by everything in front of it, and a message behind which nothing is remembered has
-nothing there. While tools are at work the newest user message stays the newest: what stands behind it is what was said
-when the user spoke.
+message. So it is remembered by everything in front of it, also that it was nothing, and an older message behind which
+nothing is remembered has nothing there. While tools are at work the newest user message stays the newest: what stands
+behind it is what was said when the user spoke.
 """
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from anchorline.prompt.memo import ByteMemo
 from anchorline.prompt.messages import Message, system_count
-from anchorline.prompt.volatile import volatile_line
+from anchorline.prompt.own_lines import own_lines
+from anchorline.prompt.volatile_lines import is_volatile_line
 
 OPENING, CLOSING = "<moved-from-system-prompt>\n", "</moved-from-system-prompt>"
 """What a model sees around the lines."""
-
-_FENCES = ("```", "~~~")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +34,7 @@ class Lifted:
 
 
 def lift(messages: Sequence[Message]) -> Lifted:
-    """Take the volatile lines out of the leading system messages, line ends and all; the rest stays as it is.
+    """Take the volatile lines out of the leading system messages, line ends and all; other lines stay as they are.
 
     They stay, too, where there is no user message to put them behind.
     """
@@ -79,7 +79,7 @@ class FloatMemo:
         known = self._said.get(keys[newest])
         has_just_spoken = all(message["role"] not in ("assistant", "tool") for message in messages[newest:])
         if known is None or has_just_spoken:
-            if remember and lifted.lines != (known or ()):
+            if remember and lifted.lines != known:
                 self._said.put(keys[newest], lifted.lines, sum(map(sys.getsizeof, lifted.lines)))
             known = lifted.lines
         said = {index: self._said.get(keys[index]) or () for index in older} | {newest: known}
@@ -89,16 +89,19 @@ class FloatMemo:
 
 
 def _parted(content: str) -> tuple[str, list[str]]:
-    """What stays of a system prompt, and the lines that do not. Examples in fences stay."""
-    stays: list[str] = []
-    goes: list[str] = []
-    fenced = False
-    for line in content.splitlines(keepends=True):
-        fence = line.lstrip().startswith(_FENCES)
-        fenced = fenced != fence
-        volatile = not fenced and not fence and volatile_line(line) is not None
-        (goes if volatile else stays).append(line)
-    return "".join(stays), goes
+    """What stays of a system prompt, and the lines that do not.
+
+    Where a moved line was the last, its prompt ends as if it had never been there: line ends in front of it go, too.
+    """
+    lines = re.findall(r"[^\n]*\n|[^\n]+", content)
+    volatile = [is_volatile_line(line) for line in lines]
+    if not any(volatile):
+        return content, []
+    goes = [own and moves for own, moves in zip(own_lines(lines), volatile, strict=True)]
+    stays = "".join(line for line, moved in zip(lines, goes, strict=True) if not moved)
+    if goes[-1] and not content.endswith("\n"):
+        stays = stays.rstrip("\r\n")
+    return stays, [line for line, moved in zip(lines, goes, strict=True) if moved]
 
 
 def _behind(message: Message, lines: Sequence[str]) -> Message:

@@ -6,8 +6,8 @@ import logging
 import threading
 from collections import Counter, deque
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from queue import SimpleQueue
 from typing import Any
 
 import msgspec
@@ -29,6 +29,7 @@ TRACE_PATHS = {
 NO_OBJECT = "the body is no JSON object"
 UNANSWERED = "the upstream gave no answer, or broke it off"
 BEHIND = "too many calls waited to be written"
+DROPPED = "the end came first"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,12 +73,16 @@ class Recorder:
         self._clock = clock
         self._started = clock() - start_seconds
         self._calls: deque[Call] = deque()
-        self._taker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="anchorline-trace")
+        self._waiting: SimpleQueue[Call | None] = SimpleQueue()
+        """Calls to be taken; None is the end."""
+        self._taker = threading.Thread(target=self._take_all, name="anchorline-trace", daemon=True)
         self._lock = threading.Lock()
         self._untaken = 0
+        self._drops = self._closed = False
         self.taken = 0
         self.left_out: Counter[str] = Counter()
         """Calls that were not taken, by reason. This and ``taken`` are final after ``close``."""
+        self._taker.start()
 
     def begin(self, path: str, body: bytes) -> Call:
         """A call has arrived; ``path`` is one of TRACE_PATHS."""
@@ -97,9 +102,26 @@ class Recorder:
             else:
                 self._hand_over(first)
 
-    def close(self) -> None:
-        """Wait until everything is taken."""
-        self._taker.shutdown()
+    def drop(self) -> None:
+        """Leave out what waits to be taken."""
+        self._drops = True
+
+    def close(self, patience_seconds: float | None = None) -> bool:
+        """Wait until everything is taken; True when it is.
+
+        With a patience, what still waits after that time is dropped, and as long again is waited for the call that is
+        being taken: False when it is not through even then, and what it does no longer counts.
+        """
+        self._waiting.put(None)
+        self._taker.join(patience_seconds)
+        self.drop()
+        self._taker.join(patience_seconds)
+        with self._lock:
+            self._closed = True
+            dropped, self._untaken = self._untaken, 0
+            if dropped:
+                self.left_out[DROPPED] += dropped
+            return not dropped
 
     def _now(self) -> float:
         return self._clock() - self._started
@@ -110,19 +132,27 @@ class Recorder:
                 self.left_out[BEHIND] += 1
                 return
             self._untaken += 1
-        self._taker.submit(self._hand_on, call).add_done_callback(self._count)
+        self._waiting.put(call)
 
-    def _count(self, done: Future[str | None]) -> None:
-        error = done.exception()
-        if error is not None:
-            logger.error("a call was not recorded", exc_info=error)
-        reason = type(error).__name__ if error is not None else done.result()
-        with self._lock:
-            self._untaken -= 1
-            if reason is None:
-                self.taken += 1
-            else:
-                self.left_out[reason] += 1
+    def _take_all(self) -> None:
+        while (call := self._waiting.get()) is not None:
+            reason = DROPPED if self._drops else self._reason(call)
+            with self._lock:
+                if self._closed:
+                    return
+                self._untaken -= 1
+                if reason is None:
+                    self.taken += 1
+                else:
+                    self.left_out[reason] += 1
+
+    def _reason(self, call: Call) -> str | None:
+        """Why the call was left out, for whatever reason; None when it was taken."""
+        try:
+            return self._hand_on(call)
+        except Exception as error:
+            logger.exception("a call was not recorded")
+            return type(error).__name__
 
     def _hand_on(self, call: Call) -> str | None:
         """Why the call was left out; None when it was taken."""
