@@ -76,11 +76,52 @@ def test_delta_lines_build_on_an_earlier_request(tmp_path: Path) -> None:
         '{"t":NaN,"t_end":0,"path":"/","body":{}}',
         '{"t":0,"t_end":1' + "0" * 400 + ',"path":"/","body":{}}',
         "[" * 100_000,
+        '{"t":0,"t_end":1e300,"path":"/","body":{}}',
+        '{"t":0,"t_end":0,"path":"/","body":{"temperature":NaN}}',
+        '{"t":0,"t_end":0,"path":"/","body":{"temperature":1e999}}',
+        '{"t":0,"t_end":0,"path":"/","body":{"input":"\\ud800"}}',
+        '{"t":0,"t_end":0,"path":"/","body":{"input":' + "[" * 900 + "]" * 900 + "}}",
+        '{"tools_def":0,"tools":["\\udfff"]}',
     ],
     ids=str.__len__,
 )
 def test_a_bad_line_is_named(tmp_path: Path, line: str) -> None:
-    path = tmp_path / "bad.jsonl"
+    assert_refused(tmp_path, line)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "http://127.0.0.1:1/v1/chat/completions",
+        "//127.0.0.1:1/v1/chat/completions",
+        "v1/chat/completions",
+        "",
+        "/v1/x/../chat/completions",
+        "/v1/./chat/completions",
+        "/v1/%2E%2e/chat/completions",
+        "/v1/chat/completions/..",
+        "/v1/chat/completions#part",
+        "/\\127.0.0.1:1/v1/chat/completions",
+        "/v1/chat/completions\n",
+        "/v1/chat/completions\x7f",
+        "/v1/chat/\ud800completions",
+        " /v1/chat/completions",
+    ],
+    ids=ascii,
+)
+def test_a_path_that_could_lead_elsewhere_is_refused(tmp_path: Path, path: str) -> None:
+    assert_refused(tmp_path, json.dumps({"t": 0, "t_end": 0, "path": path, "body": {}}))
+
+
+@pytest.mark.parametrize("path", ["/", "/v1/messages?beta=true", "/a..b/.c/v1/responses", "/v1/models/a%2Fb?x=../"])
+def test_any_other_path_is_read(tmp_path: Path, path: str) -> None:
+    file = write(tmp_path / "good.jsonl", {"t": 0, "t_end": 0, "path": path, "body": {}})
+    assert [request.path for request in read_trace(file).requests] == [path]
+
+
+def assert_refused(folder: Path, line: str) -> None:
+    """Names the second line of its trace."""
+    path = folder / "bad.jsonl"
     path.write_text("\n" + line + "\n")
     with pytest.raises(ConfigError, match=r"bad\.jsonl, line 2"):
         read_trace(path)

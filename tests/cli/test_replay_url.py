@@ -8,13 +8,17 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from starlette.responses import JSONResponse, PlainTextResponse
 
+from anchorline.bench.client import SHOWN_CHARACTERS
 from anchorline.bench.trace import CHAT_PATH
 from anchorline.cli.main import cli
 from anchorline.cli.replay import CALLS, OPTIONS, REPORT, RUNNING
 from anchorline.cli.replay_running import without_key
 from tests.bench.live.bodies import chat
 from tests.bench.live.strangers import Stranger, usage
+
+KEY = "0secret9"
 
 
 def write(path: Path, *paths: str) -> Path:
@@ -65,6 +69,55 @@ def test_the_page_says_how_it_was_made_but_not_the_key(
     assert replay(*arguments).exit_code == 0
     assert f"anchorline replay {trace} --url {url} --html {page} --api-key KEY" in page.read_text()
     assert "secret" not in page.read_text()
+
+
+def test_a_key_that_the_server_repeats_is_hidden(trace: Path, tmp_path: Path) -> None:
+    page = tmp_path / "report.html"
+    long = "x" * (SHOWN_CHARACTERS - 3) + KEY
+    answers = [
+        JSONResponse({"error": {"message": f"{KEY} is no key"}}, status_code=401),
+        PlainTextResponse(f"data: {KEY}\n\n"),
+        PlainTextResponse(f'data: {{"error": {{"message": "not with {KEY}"}}}}\n\n'),
+        PlainTextResponse(long, status_code=500),
+        PlainTextResponse("", headers={"content-encoding": "gzip", "content-length": "0"}),
+        {**usage(100, 60), "timings": {"plan": f"a plan of {KEY}", "of": [KEY]}},
+    ]
+    for answer in answers:
+        with Stranger([answer]).listening() as url:
+            for form in ("--json", "--no-salt"):
+                result = replay(trace, "--url", url, "--html", page, "--api-key", KEY, form)
+                assert isinstance(result.exception, SystemExit | None)
+                for shown in (result.stdout, result.stderr, page.read_text()):
+                    assert KEY[:3] not in shown
+
+
+def test_a_refusal_that_no_file_can_hold_is_written_all_the_same(trace: Path, tmp_path: Path) -> None:
+    page = tmp_path / "report.html"
+    halved = PlainTextResponse('data: {"error": {"message": "half \\ud800 of a letter"}}\n\n')
+    with Stranger([halved]).listening() as url:
+        result = replay(trace, "--url", url, "--html", page)
+    assert result.exit_code == 1
+    assert "2 of 2 calls refused" in result.stderr
+    assert "half ? of a letter" in page.read_text()
+
+
+def test_an_answer_that_is_not_encoded_as_it_says_is_a_refusal(trace: Path) -> None:
+    untrue = PlainTextResponse("plain", headers={"content-encoding": "gzip"})
+    with Stranger([untrue, usage(100, 0)]).listening() as url:
+        result = replay(trace, "--url", url, "--warm-up", "0")
+    assert result.exit_code == 1
+    assert "1 of 2 calls refused (session 0: the answer is not encoded as its headers say" in result.stderr
+    assert "session      2        1     100" in result.stdout
+
+
+def test_a_trace_sends_the_key_to_no_other_host(tmp_path: Path, url: str) -> None:
+    other = Stranger([usage(100, 0)])
+    with other.listening() as elsewhere:
+        path = write(tmp_path / "session.jsonl", CHAT_PATH, elsewhere + CHAT_PATH)
+        result = replay(path, "--url", url, "--api-key", KEY)
+    assert result.exit_code == 2
+    assert "session.jsonl, line 2, is no trace entry" in result.stderr
+    assert other.seen == []
 
 
 @pytest.mark.parametrize(

@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any
+from typing import Annotated, Any
 
 import httpx
+import msgspec
 import numpy as np
 
+from anchorline.bench.foreign_json import Kind, decoded, masked, told
 from anchorline.bench.oracle import Tokens, as_tokens
 from anchorline.errors import AnchorlineError, ConfigError
 
 CHAT_PATH = "/v1/chat/completions"
 TIMEOUT_SECONDS = 3600.0
 PORT_MAX = 65535
+SHOWN_CHARACTERS = 500
+"""Of an answer that is no error as servers of these protocols write them."""
+SHOWN_OF_AN_EVENT = 100
+MOST_TOKENS = 2**31 - 1
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=MOST_TOKENS)]
+"""Of tokens, or the place of one, as a server may tell it; a token id is bounded alike."""
 
 
 class CallFailed(AnchorlineError):
@@ -37,6 +46,13 @@ class CallFailed(AnchorlineError):
 
 class Unreachable(AnchorlineError):
     """There is no server at the URL, or its connection broke."""
+
+
+class ToldPrompt(msgspec.Struct, frozen=True):
+    """Anchorline's answer to ``/apply-template``."""
+
+    tokens: list[Count]
+    cuts: list[Count]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +98,10 @@ def server_url(text: str, *, flag: str) -> httpx.URL:
 
 
 class Client:
-    """An HTTP client for one server; close it, or use it as a context manager."""
+    """An HTTP client for one server; close it, or use it as a context manager.
+
+    It calls no other server, whatever path it is given, and its errors do not hold the API key, whatever is answered.
+    """
 
     def __init__(self, url: str, *, api_key: str | None = None, reuses_connections: bool = True) -> None:
         """Raises Unreachable when ``url`` is none.
@@ -92,6 +111,7 @@ class Client:
         """
         headers = {b"Authorization": f"Bearer {api_key}".encode(errors="surrogateescape")} if api_key else {}
         self.url = url
+        self._key = (api_key or "").strip()
         try:
             self._http = httpx.Client(
                 base_url=url,
@@ -122,24 +142,51 @@ class Client:
 
     def call(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
         """The decoded answer. Raises CallFailed, or Unreachable when there is none."""
-        try:
-            response = self._http.request(method, path, json=body)
-        except (httpx.TransportError, httpx.InvalidURL) as error:
-            raise Unreachable(f"no answer from {self.url}: {error}") from error
-        return _checked(response)
+        with self.guarded():
+            return self._checked(self._http.send(self._request(method, path, body)))
 
     def events(
         self, path: str, body: dict[str, Any], *, headers: Mapping[str, str] | None = None
     ) -> Iterator[dict[str, Any]]:
         """The events of a streamed answer as they come. Raises CallFailed, or Unreachable when it breaks off."""
-        try:
-            with self._http.stream("POST", path, json=body, headers=headers) as response:
+        with self.guarded():
+            request = self._request("POST", path, body, headers=headers)
+            with closing(self._http.send(request, stream=True)) as response:
                 if response.status_code != httpx.codes.OK:
                     response.read()
-                    _checked(response)
-                yield from _events(response)
-        except (httpx.TransportError, httpx.InvalidURL) as error:
-            raise Unreachable(f"no answer from {self.url}: {error}") from error
+                    self._checked(response)
+                yield from self._events(response)
+
+    def masked(self, value: Any) -> Any:
+        """``value``, a text or decoded JSON, without the API key, which a server may have repeated in it."""
+        return masked(value, self._key)
+
+    @contextmanager
+    def guarded(self) -> Iterator[None]:
+        """What goes wrong with a call inside is raised as CallFailed or Unreachable, without the API key."""
+        try:
+            yield
+        except CallFailed as error:
+            raise CallFailed(
+                self.masked(str(error)), status=error.status, code=error.code, details=self.masked(dict(error.details))
+            ) from error
+        except httpx.DecodingError as error:
+            message = self.masked(f"the answer is not encoded as its headers say: {error}")
+            raise CallFailed(message, status=httpx.codes.OK) from error
+        except httpx.RequestError as error:
+            raise Unreachable(self.masked(f"no answer from {self.url}: {error}")) from error
+
+    def _request(
+        self, method: str, path: str, body: dict[str, Any] | None, *, headers: Mapping[str, str] | None = None
+    ) -> httpx.Request:
+        """Raises CallFailed for what cannot be sent, and for a place on any other server."""
+        try:
+            request = self._http.build_request(method, path, json=body, headers=headers)
+        except (ValueError, RecursionError, httpx.InvalidURL) as error:
+            raise CallFailed(f"the call cannot be sent: {error}", status=httpx.codes.BAD_REQUEST) from error
+        if _origin(request.url) != _origin(self._http.base_url):
+            raise CallFailed(f"{path} is not on {self.url}: nothing was sent", status=httpx.codes.BAD_REQUEST)
+        return request
 
     def metrics(self) -> dict[str, float]:
         """Those of ``GET /metrics`` that have no labels, by name."""
@@ -159,7 +206,8 @@ class Client:
     def prompt(self, body: dict[str, Any]) -> tuple[Tokens, list[int]]:
         """The ids of the prompt that the server makes of a chat body, and its cuts."""
         reply = self.post("/apply-template", {**body, "return_tokens": True})
-        return as_tokens(reply["tokens"]), [int(position) for position in reply["cuts"]]
+        prompt = told_as(ToldPrompt, reply, what="the prompt of /apply-template")
+        return as_tokens(prompt.tokens), prompt.cuts
 
     def chat(self, body: dict[str, Any]) -> Answer:
         """One call whose answer comes as a whole, with the ids of the reply."""
@@ -194,6 +242,47 @@ class Client:
             timings = event.get("timings") or timings
         return _answer(text="".join(text), reply=reply, usage=usage, timings=timings, ttft_ms=ttft_ms)
 
+    def _checked(self, response: httpx.Response) -> Any:
+        """The decoded answer. Raises CallFailed for a refusal, and for what is no JSON."""
+        if response.is_success:
+            try:
+                return decoded(response.content)
+            except ValueError as error:
+                message = f"{response.url} did not answer with JSON: {error}"
+                raise CallFailed(message, status=response.status_code) from error
+        try:
+            error_told = dict(decoded(response.content)["error"])
+            message, code = str(error_told["message"]), error_told.get("code")
+        except (ValueError, KeyError, TypeError):
+            response.encoding = "utf-8"
+            message, code, error_told = self.masked(response.text)[:SHOWN_CHARACTERS], None, {}
+        raise CallFailed(
+            f"HTTP {response.status_code}: {message}", status=response.status_code, code=code, details=error_told
+        )
+
+    def _events(self, response: httpx.Response) -> Iterator[dict[str, Any]]:
+        response.encoding = "utf-8"
+        for line in response.iter_lines():
+            if line.startswith("data:"):
+                payload = line.removeprefix("data:").strip()
+                if payload == "[DONE]":
+                    return
+                event = self._event(payload)
+                if event.get("error"):
+                    raise CallFailed(_message_of(event["error"]), status=httpx.codes.OK)
+                yield event
+
+    def _event(self, payload: str) -> dict[str, Any]:
+        try:
+            event = decoded(payload)
+        except ValueError as error:
+            shown = self.masked(payload)[:SHOWN_OF_AN_EVENT]
+            raise CallFailed(f"an event of the answer is no JSON, {error}: {shown}", status=httpx.codes.OK) from error
+        if not isinstance(event, dict):
+            shown = self.masked(payload)[:SHOWN_OF_AN_EVENT]
+            raise CallFailed(f"an event of the answer is no object: {shown}", status=httpx.codes.OK)
+        return event
+
 
 def _answer(
     *, text: str, reply: Sequence[int], usage: dict[str, Any], timings: dict[str, Any], ttft_ms: float | None
@@ -218,40 +307,16 @@ def _answer(
     )
 
 
-def _checked(response: httpx.Response) -> Any:
-    if response.is_success:
-        try:
-            return response.json()
-        except ValueError as error:
-            raise CallFailed(f"{response.url} did not answer with JSON", status=response.status_code) from error
+def told_as(kind: type[Kind], value: Any, *, what: str) -> Kind:
+    """``value``, which a server told, as a ``kind``. Raises CallFailed when it is none."""
     try:
-        told = dict(response.json()["error"])
-        message, code = str(told["message"]), told.get("code")
-    except (ValueError, KeyError, TypeError):
-        message, code, told = response.text[:500], None, {}
-    raise CallFailed(f"HTTP {response.status_code}: {message}", status=response.status_code, code=code, details=told)
+        return told(value, kind)
+    except ValueError as error:
+        raise CallFailed(f"{what} cannot be read: {error}", status=httpx.codes.OK) from error
 
 
-def _events(response: httpx.Response) -> Iterator[dict[str, Any]]:
-    for line in response.iter_lines():
-        if line.startswith("data:"):
-            payload = line.removeprefix("data:").strip()
-            if payload == "[DONE]":
-                return
-            event = _event(payload)
-            if event.get("error"):
-                raise CallFailed(_message_of(event["error"]), status=httpx.codes.OK)
-            yield event
-
-
-def _event(payload: str) -> dict[str, Any]:
-    try:
-        event = json.loads(payload)
-    except (ValueError, RecursionError) as error:
-        raise CallFailed(f"an event of the answer is no JSON: {payload[:100]}", status=httpx.codes.OK) from error
-    if not isinstance(event, dict):
-        raise CallFailed(f"an event of the answer is no object: {payload[:100]}", status=httpx.codes.OK)
-    return event
+def _origin(url: httpx.URL) -> tuple[str, str, int | None]:
+    return url.scheme, url.host, url.port
 
 
 def _message_of(error: Any) -> str:

@@ -9,16 +9,23 @@ from __future__ import annotations
 
 import copy
 import json
-import math
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from anchorline.bench.foreign_json import check_levels, decoded
 from anchorline.errors import ConfigError
 
 CHAT_PATH = "/v1/chat/completions"
 SECOND_SESSION_REQUESTS = 12
+LATEST_SECONDS = 2.0**43
+"""Beyond it a float no longer tells milliseconds apart."""
+SHOWN_CHARACTERS = 100
+_PATH = re.compile(r"/(?!/)[!\"$-\[\]-~]*")
+"""ASCII, but no host in front, fragment, backslash or white space: clients and servers read those in many ways."""
+_DOT_SEGMENT = re.compile(r"/(?:\.|%2e){1,2}(?:/|$)", re.IGNORECASE)
 
 Item = TypeVar("Item")
 
@@ -50,6 +57,7 @@ class TraceEntries:
     def take(self, entry: Any) -> TraceRequest | None:
         """The request that a decoded entry is, None for a definition of tools. Raises ValueError when it is neither."""
         try:
+            _check_can_be_sent(entry)
             if "tools_def" in entry:
                 self._tools[entry["tools_def"]] = entry["tools"]
                 return None
@@ -71,8 +79,8 @@ def read_trace(path: Path) -> Trace:
         if not line.strip():
             continue
         try:
-            entries.take(json.loads(line))
-        except (ValueError, RecursionError) as error:
+            entries.take(decoded(line))
+        except ValueError as error:
             raise ConfigError(f"{path}, line {number}, is no trace entry: {error}") from error
     return Trace(name=path.name.removesuffix(".jsonl").removesuffix(".delta"), requests=tuple(entries.requests))
 
@@ -139,11 +147,24 @@ def _request(entry: dict[str, Any], earlier: Sequence[TraceRequest], tools: dict
         if entry.get("tools_ref") is not None:
             body["tools"] = tools[entry["tools_ref"]]
     path, arrival_seconds, end_seconds = entry["path"], float(entry["t"]), float(entry["t_end"])
+    _check_path(path)
+    if not (abs(arrival_seconds) <= LATEST_SECONDS and abs(end_seconds) <= LATEST_SECONDS):
+        raise ValueError(f"t and t_end must be finite and no more than {LATEST_SECONDS:.0f} seconds")
+    return TraceRequest(path=path, body=body, arrival_seconds=arrival_seconds, end_seconds=end_seconds)
+
+
+def _check_path(path: Any) -> None:
+    """Raise for what is not the path of one call on the server that calls are sent to, as it stands."""
     if not isinstance(path, str):
         raise TypeError("path is no text")
-    if not (math.isfinite(arrival_seconds) and math.isfinite(end_seconds)):
-        raise ValueError("t and t_end must be finite")
-    return TraceRequest(path=path, body=body, arrival_seconds=arrival_seconds, end_seconds=end_seconds)
+    if _PATH.fullmatch(path) is None or _DOT_SEGMENT.search(path.partition("?")[0]):
+        raise ValueError(f"path {path[:SHOWN_CHARACTERS]!a} is not one of a server, like {CHAT_PATH}")
+
+
+def _check_can_be_sent(entry: Any) -> None:
+    """Raises ValueError for what no call could hold: too many levels, lone surrogates, numbers that are not finite."""
+    check_levels(entry)
+    json.dumps(entry, ensure_ascii=False, allow_nan=False).encode()
 
 
 def round_robin(queues: Iterable[Iterable[Item]]) -> Iterator[Item]:

@@ -20,6 +20,7 @@ from rich.table import Table
 from anchorline.bench.client import Client, server_url
 from anchorline.bench.live.blocks import is_block_trace, read_block_trace, written_out
 from anchorline.bench.live.html import html_of
+from anchorline.bench.live.perfect import AnchorlineIds, LlamaServerIds, token_ids_of
 from anchorline.bench.live.plots import duration
 from anchorline.bench.live.replay import Replaying, replay_live, replayable
 from anchorline.bench.live.report import PERCENTILES, LiveReport
@@ -30,6 +31,7 @@ from anchorline.cli.replay_verdict import fail_on
 from anchorline.cli.tables import plain_console, show_table
 from anchorline.cli.traces import told_left_out
 from anchorline.errors import ConfigError
+from anchorline.terminal import printable
 
 SHOWN_REFUSALS = 3
 KEY_FLAG = "--api-key"
@@ -65,7 +67,8 @@ def run(paths: Sequence[Path], options: Options, *, mixed: bool, max_ratio: floa
         if mixed:
             traces = mix_members(traces) if options.at_once else [mix(traces)]
         groups = [("mix" if mixed else "all", traces)] if options.at_once else [(t.name, [t]) for t in traces]
-        reports = [_replayed(name, lanes, client, model, options) for name, lanes in groups]
+        ids = token_ids_of(client)
+        reports = [_replayed(name, lanes, client, ids, model, options) for name, lanes in groups]
     if options.html is not None:
         command = shlex.join(["anchorline", *without_key(sys.argv[1:])])
         _write(options.html, html_of(reports, command=command, written=datetime.now()))
@@ -125,7 +128,14 @@ def _read(path: Path, client: Client, model: str | None, options: Options) -> Tr
     return kept
 
 
-def _replayed(name: str, traces: Sequence[Trace], client: Client, model: str | None, options: Options) -> LiveReport:
+def _replayed(
+    name: str,
+    traces: Sequence[Trace],
+    client: Client,
+    ids: AnchorlineIds | LlamaServerIds | None,
+    model: str | None,
+    options: Options,
+) -> LiveReport:
     how = Replaying(
         pace=options.pace,
         concurrency=options.concurrency or len(traces),
@@ -138,7 +148,7 @@ def _replayed(name: str, traces: Sequence[Trace], client: Client, model: str | N
     )
     with ExitStack() as stack:
         progress = _shown(stack, name, sum(len(trace.requests) for trace in traces))
-        return replay_live(traces, client, name=name, how=how, api_key=options.api_key, progress=progress)
+        return replay_live(traces, client, ids, name=name, how=how, api_key=options.api_key, progress=progress)
 
 
 def _shown(stack: ExitStack, name: str, calls: int) -> Callable[[PlannedCall], None]:
@@ -148,8 +158,9 @@ def _shown(stack: ExitStack, name: str, calls: int) -> Callable[[PlannedCall], N
 
 
 def _write(path: Path, page: str) -> None:
+    """Halves of characters, which names of files and words of servers may hold, become question marks."""
     try:
-        path.write_text(page, encoding="utf-8")
+        path.write_text(page, encoding="utf-8", errors="replace")
     except OSError as error:
         raise ConfigError(f"--html {path}: {error}") from error
 
@@ -227,7 +238,9 @@ def _judge(reports: Sequence[LiveReport], *, max_ratio: float | None) -> None:
     problems = []
     for report in reports:
         if report.refused:
-            shown = "; ".join(f"{c.trace} {c.index}: {c.error}" for c in report.refused[:SHOWN_REFUSALS])
+            shown = "; ".join(
+                f"{c.trace} {c.index}: {printable(str(c.error))}" for c in report.refused[:SHOWN_REFUSALS]
+            )
             problems.append(f"{report.name}: {len(report.refused)} of {len(report.calls)} calls refused ({shown})")
         if report.wrong_sums:
             shown = ", ".join(f"{call.trace} {call.index}" for call in report.wrong_sums[:SHOWN_REFUSALS])

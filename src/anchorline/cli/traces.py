@@ -8,8 +8,8 @@ from pathlib import Path
 import click
 
 from anchorline.bench.trace import Trace, chat_only, read_trace
-from anchorline.cli.tables import printable
 from anchorline.errors import ConfigError
+from anchorline.terminal import printable
 
 SHOWN_PLACES = 5
 

@@ -20,7 +20,10 @@ from tests.server.support import listening
 
 @dataclass
 class Stranger:
-    """Answers each call with the next of ``endings``, the last event of a stream, or refuses it where that is None."""
+    """Answers each call with the next of ``endings``: the last event of a stream, or a whole answer.
+
+    Where that is None it refuses the call.
+    """
 
     endings: Sequence[Any]
     seen: list[tuple[str, dict[str, Any], dict[str, str]]] = field(default_factory=list)
@@ -35,6 +38,8 @@ class Stranger:
         self.ports.append(request.client.port if request.client else 0)
         self.seen.append((request.url.path, body, dict(request.headers)))
         ending = self.endings[(len(self.seen) - 1) % len(self.endings)]
+        if isinstance(ending, Response):
+            return ending
         if ending is None:
             return JSONResponse({"error": {"message": "too long for me"}}, status_code=400)
         events = [{"choices": [{"delta": {"content": word}}]} for word in ("well", "then")]

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from anchorline.bench.client import CallFailed
 from anchorline.bench.live.counts import anthropic_counts, openai_counts
 
 CHAT_USAGE = {"prompt_tokens": 100, "completion_tokens": 8, "prompt_tokens_details": {"cached_tokens": 60}}
@@ -34,10 +35,33 @@ def test_without_timings_the_rest_of_the_prompt_was_prefilled() -> None:
     assert counts.prefilled_tokens == 40
 
 
-def test_more_restored_than_there_was_is_wrong() -> None:
-    counts = openai_counts({"prompt_tokens": 10, "prompt_tokens_details": {"cached_tokens": 11}}, {})
+@pytest.mark.parametrize(
+    ("cached", "timings"),
+    [(11, {}), (None, {"cache_n": 11}), (None, {"prompt_n": 11}), (4, {"cache_n": 5})],
+    ids=["restored", "restored, by its timings", "prefilled", "two counts"],
+)
+def test_what_cannot_be_is_wrong_however_little_is_told(cached: int | None, timings: dict[str, Any]) -> None:
+    counts = openai_counts({"prompt_tokens": 10, "prompt_tokens_details": {"cached_tokens": cached}}, timings)
     assert counts is not None
     assert counts.adds_up is False
+
+
+@pytest.mark.parametrize("count", [-1, 4.5, True, "4", 10**30, [4]], ids=repr)
+def test_what_is_no_count_fails_the_call(count: Any) -> None:
+    told: list[tuple[dict[str, Any], dict[str, Any]]] = [
+        ({"prompt_tokens": count}, {}),
+        ({"input_tokens": count}, {}),
+        ({**CHAT_USAGE, "prompt_tokens_details": {"cached_tokens": count}}, {}),
+        ({**CHAT_USAGE, "completion_tokens": count}, {}),
+        (CHAT_USAGE, {"cache_n": count}),
+        (CHAT_USAGE, {"prompt_n": count}),
+    ]
+    for usage, timings in told:
+        with pytest.raises(CallFailed, match="that the server reports cannot be read"):
+            openai_counts(usage, timings)
+    for name in ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens", "output_tokens"):
+        with pytest.raises(CallFailed, match=name):
+            anthropic_counts({"input_tokens": 4, name: count})
 
 
 def test_responses_name_their_counts_otherwise() -> None:

@@ -101,6 +101,31 @@ def test_a_response_that_fails_is_a_failed_call(event: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
+    ("reader", "event"),
+    [
+        (ChatReader, {"choices": 5}),
+        (ChatReader, {"choices": ["x"]}),
+        (ChatReader, {"choices": [{"delta": "x"}]}),
+        (ChatReader, {"choices": [{"tokens": 7}]}),
+        (ChatReader, {"choices": [{"tokens": [2**40]}]}),
+        (ChatReader, {"usage": [1]}),
+        (ChatReader, {"timings": "x"}),
+        (MessagesReader, {"type": []}),
+        (MessagesReader, {"type": "message_start", "message": "x"}),
+        (MessagesReader, {"usage": "x"}),
+        (MessagesReader, {"delta": {"type": {}}}),
+        (ResponsesReader, {"type": "response.completed", "response": [1]}),
+        (ResponsesReader, {"type": "response.completed", "response": {"usage": 5}}),
+        (ResponsesReader, {"type": "response.failed", "response": {"status": "failed", "error": "x"}}),
+    ],
+    ids=repr,
+)
+def test_an_event_of_another_shape_is_a_failed_call(reader: type[Reader], event: dict[str, Any]) -> None:
+    with pytest.raises(CallFailed, match="an event of the answer cannot be read"):
+        reader().take(event)
+
+
+@pytest.mark.parametrize(
     ("path", "protocol"),
     [
         ("/v1/chat/completions", CHAT),

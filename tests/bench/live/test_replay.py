@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from starlette.responses import StreamingResponse
 
 from anchorline.bench.client import Client, Unreachable
 from anchorline.bench.live.blocks import read_block_trace, written_out
@@ -62,7 +63,7 @@ def session(path: str, make: Callable[..., Body]) -> Trace:
 def replayed(url: str, *traces: Trace, salted: bool = True, how: Replaying = HOW) -> LiveReport:
     how = dataclasses.replace(how, salt=new_salt() if salted else None)
     with Client(url, reuses_connections=False) as client:
-        return replay_live(traces, client, name="all", how=how)
+        return replay_live(traces, client, token_ids_of(client), name="all", how=how)
 
 
 @pytest.mark.parametrize(("path", "make"), EVERY_PROTOCOL, ids=["chat", "messages", "responses"])
@@ -209,6 +210,7 @@ def test_a_stranger_is_asked_in_its_own_protocol_and_believed() -> None:
         report = replay_live(
             [trace_of(MESSAGES_PATH, messages("a")), trace_of(CHAT_PATH, chat("b"), chat("b", "c"))],
             client,
+            None,
             name="all",
             how=dataclasses.replace(HOW, warm_up=0, salt="word", model="strange-7b"),
             api_key="secret",
@@ -238,6 +240,28 @@ def test_what_is_no_event_fails_its_call_alone() -> None:
     with Stranger([["no", "object"], usage(100, 0)]).listening() as url:
         report = replayed(url, trace_of(CHAT_PATH, chat("a"), chat("b")), how=dataclasses.replace(HOW, warm_up=0))
     assert [call.error for call in report.calls] == ['an event of the answer is no object: ["no", "object"]', None]
+
+
+def test_a_connection_that_breaks_fails_its_call_alone() -> None:
+    def breaking() -> Iterator[str]:
+        yield 'data: {"choices": [{"delta": {"content": "well"}}]}\n\n'
+        raise ConnectionResetError("as a server that is killed")
+
+    with Stranger([usage(100, 0), StreamingResponse(breaking()), usage(100, 60)]).listening() as url:
+        report = replayed(
+            url, trace_of(CHAT_PATH, chat("a"), chat("b"), chat("c")), how=dataclasses.replace(HOW, warm_up=0)
+        )
+    assert [call.index for call in report.refused] == [1]
+    assert f"no answer from {url}" in str(report.refused[0].error)
+    assert report.prompt_tokens == 200
+
+
+def test_what_cannot_be_sent_fails_its_call_alone() -> None:
+    stranger = Stranger([usage(100, 0)])
+    with stranger.listening() as url:
+        report = replayed(url, trace_of(CHAT_PATH, chat("a"), chat("\ud800")), how=dataclasses.replace(HOW, warm_up=0))
+    assert ["cannot be sent" in str(call.error) for call in report.calls] == [False, True]
+    assert len(stranger.seen) == 1
 
 
 def test_warm_up_calls_are_the_shortest_under_other_salts_and_not_in_the_report() -> None:

@@ -64,6 +64,18 @@ def test_no_call_is_sent_before_it_is_due() -> None:
     assert done[3].sent_seconds >= 0.08
 
 
+def test_a_call_that_is_due_in_ages_is_waited_for() -> None:
+    """Longer than a thread can wait at once; the clock goes on when the first call has ended."""
+    now = [0.0]
+
+    def send(call: PlannedCall) -> int:
+        now[0] = 1e12
+        return call.index
+
+    done = run_plan([planned(0), planned(1, earliest=1e12)], send, concurrency=2, clock=lambda: now[0])
+    assert [each.result for each in done] == [0, 1]
+
+
 def test_a_call_that_had_to_wait_for_room_says_how_late_it_was() -> None:
     first, second = run_plan([planned(0), planned(1)], lambda call: call.index, concurrency=1)
     assert second.late_seconds == second.sent_seconds >= first.ended_seconds

@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from anchorline.bench.trace import CHAT_PATH, Trace, TraceRequest
+from anchorline.bench.trace import CHAT_PATH, LATEST_SECONDS, Trace, TraceRequest
 from anchorline.errors import ConfigError
 
 BLOCK_TOKENS = 512
@@ -91,6 +91,8 @@ def _line(text: str, where: str, *, block_tokens: int) -> BlockLine:
         raise ConfigError(f"{where} is no line of a block trace: {error}") from error
     if line.input_length < 1 or line.output_length < 0:
         raise ConfigError(f"{where} has lengths of {line.input_length} and {line.output_length} tokens")
+    if not abs(line.timestamp) <= LATEST_SECONDS * 1000:
+        raise ConfigError(f"{where} has a timestamp of more than {LATEST_SECONDS * 1000:.0f} milliseconds")
     if len(line.hash_ids) != -(-line.input_length // block_tokens):
         raise ConfigError(
             f"{where} has {len(line.hash_ids)} hash_ids for {line.input_length} tokens: "

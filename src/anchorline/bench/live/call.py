@@ -24,6 +24,7 @@ class Measured:
     e2e_ms: float
     counts: TokenCounts
     timings: Mapping[str, Any]
+    """Without the API key, which a server may have repeated in them."""
     reply: tuple[int, ...]
 
 
@@ -39,10 +40,11 @@ def call(
     """Send ``body`` and read the answer to its end. Raises CallFailed for a refusal, Unreachable without an answer."""
     reader: Reader = protocol.reader()
     headers = {**protocol.headers, **({"x-api-key": api_key} if api_key and protocol is MESSAGES else {})}
-    started = clock()
-    pieces = [(clock() - started) * 1000 for _ in _pieces(reader, client.events(path, body, headers=headers))]
-    e2e_ms = (clock() - started) * 1000
-    counts = reader.counts()
+    with client.guarded():
+        started = clock()
+        pieces = [(clock() - started) * 1000 for _ in _pieces(reader, client.events(path, body, headers=headers))]
+        e2e_ms = (clock() - started) * 1000
+        counts = reader.counts()
     if counts is None:
         raise CallFailed("the server reported no usage", status=200)
     return Measured(
@@ -50,7 +52,7 @@ def call(
         itl_ms=tuple(later - earlier for earlier, later in pairwise(pieces)),
         e2e_ms=e2e_ms,
         counts=counts,
-        timings=reader.timings,
+        timings=client.masked(reader.timings),
         reply=tuple(reader.reply),
     )
 

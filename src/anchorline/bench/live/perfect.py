@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, ClassVar, Protocol
 
-from anchorline.bench.client import CallFailed, Client
+import msgspec
+
+from anchorline.bench.client import CallFailed, Client, Count, Unreachable, told_as
 from anchorline.bench.live.call import Measured
 from anchorline.bench.live.protocols import CHAT, WireProtocol
 from anchorline.bench.live.shown import shown
@@ -37,7 +39,7 @@ class TokenIds(Protocol):
     tells_cuts: ClassVar[bool]
 
     def prompt(self, body: Mapping[str, Any]) -> tuple[Tokens, tuple[int, ...]]:
-        """The ids of the prompt of a chat body, and its cuts where they are told. Raises CallFailed."""
+        """The ids of the prompt of a chat body, and its cuts where they are told. Raises CallFailed or Unreachable."""
         ...
 
 
@@ -52,6 +54,18 @@ class AnchorlineIds:
         return tokens, tuple(cuts)
 
 
+class Rendered(msgspec.Struct, frozen=True):
+    """llama-server's answer to ``/apply-template``."""
+
+    prompt: str
+
+
+class Tokenised(msgspec.Struct, frozen=True):
+    """llama-server's answer to ``/tokenize``."""
+
+    tokens: list[Count]
+
+
 @dataclass(frozen=True, slots=True)
 class LlamaServerIds:
     client: Client
@@ -59,13 +73,13 @@ class LlamaServerIds:
     tells_cuts: ClassVar[bool] = False
 
     def prompt(self, body: Mapping[str, Any]) -> tuple[Tokens, tuple[int, ...]]:
-        text = self.client.post("/apply-template", dict(body))["prompt"]
-        asked = {"content": text, "add_special": True, "parse_special": True}
-        return as_tokens(self.client.post("/tokenize", asked)["tokens"]), ()
+        rendered = told_as(Rendered, self.client.post("/apply-template", dict(body)), what="the rendered prompt")
+        asked = {"content": rendered.prompt, "add_special": True, "parse_special": True}
+        return as_tokens(told_as(Tokenised, self.client.post("/tokenize", asked), what="the ids").tokens), ()
 
 
 def token_ids_of(client: Client) -> AnchorlineIds | LlamaServerIds | None:
-    """None for a server that tells no ids."""
+    """None for a server that tells no ids. Raises Unreachable."""
     try:
         answer = client.post("/apply-template", {**PROBE, "return_tokens": True})
     except CallFailed:
@@ -141,7 +155,7 @@ def _by_ids(calls: Sequence[AnsweredCall], ids: TokenIds, *, at_cuts: bool) -> l
     for call in calls:
         try:
             tokens, cuts = ids.prompt(call.body)
-        except CallFailed:
+        except (CallFailed, Unreachable):
             return None
         if tokens.size != call.measured.counts.prompt_tokens:
             return None

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from anchorline.bench.client import CallFailed
+from anchorline.bench.client import CallFailed, told_as
 from anchorline.bench.live.counts import TokenCounts, anthropic_counts, openai_counts
+from anchorline.bench.live.reported import ChatEvent, MessagesEvent, ResponsesEvent
 
 ANTHROPIC_VERSION = "2023-06-01"
 MESSAGE_DELTAS = frozenset({"text_delta", "thinking_delta", "input_json_delta"})
@@ -15,6 +16,7 @@ KEPT_BY_SERVERS = ("previous_response_id", "conversation", "prompt")
 """Fields of a Responses call that name what only the server holds."""
 SHOWN_PATH = 100
 RESPONSE_ENDINGS = frozenset({"response.completed", "response.incomplete", "response.failed"})
+AN_EVENT = "an event of the answer"
 
 
 class Reader(Protocol):
@@ -29,7 +31,9 @@ class Reader(Protocol):
         """Whether ``event`` brings a piece of the reply: text, reasoning or a call. Raises CallFailed."""
         ...
 
-    def counts(self) -> TokenCounts | None: ...
+    def counts(self) -> TokenCounts | None:
+        """None without usage. Raises CallFailed for counts that are none."""
+        ...
 
 
 @dataclass(slots=True)
@@ -39,13 +43,13 @@ class ChatReader:
     reply: list[int] = field(default_factory=list)
 
     def take(self, event: Mapping[str, Any]) -> bool:
-        self.usage = event.get("usage") or self.usage
-        self.timings = event.get("timings") or self.timings
+        told = told_as(ChatEvent, event, what=AN_EVENT)
+        self.usage = told.usage or self.usage
+        self.timings = told.timings or self.timings
         said = False
-        for choice in event.get("choices") or ():
-            delta = choice.get("delta") or {}
-            self.reply.extend(choice.get("tokens") or ())
-            said |= any(delta.get(part) for part in ("content", "reasoning_content", "reasoning", "tool_calls"))
+        for choice in told.choices or ():
+            self.reply.extend(choice.tokens or ())
+            said |= choice.delta is not None and choice.delta.says_something()
         return said
 
     def counts(self) -> TokenCounts | None:
@@ -59,13 +63,14 @@ class MessagesReader:
     reply: list[int] = field(default_factory=list)
 
     def take(self, event: Mapping[str, Any]) -> bool:
-        if event.get("type") == "message_start":
-            self._note((event.get("message") or {}).get("usage"))
-        self._note(event.get("usage"))
-        delta = event.get("delta") or {}
-        return delta.get("type") in MESSAGE_DELTAS and any(
-            delta.get(part) for part in ("text", "thinking", "partial_json")
-        )
+        told = told_as(MessagesEvent, event, what=AN_EVENT)
+        if told.type == "message_start" and told.message is not None:
+            self._note(told.message.usage)
+        self._note(told.usage)
+        delta = told.delta
+        if delta is None or delta.type not in MESSAGE_DELTAS:
+            return False
+        return bool(delta.text or delta.thinking or delta.partial_json)
 
     def _note(self, usage: Mapping[str, Any] | None) -> None:
         """Later figures replace earlier ones: a stream may open before they are known."""
@@ -82,16 +87,17 @@ class ResponsesReader:
     reply: list[int] = field(default_factory=list)
 
     def take(self, event: Mapping[str, Any]) -> bool:
-        kind = str(event.get("type"))
+        told = told_as(ResponsesEvent, event, what=AN_EVENT)
+        kind = str(told.type)
         if kind == "error":
-            raise CallFailed(str(event.get("message")), status=200)
-        if kind in RESPONSE_ENDINGS:
-            response = event.get("response") or {}
-            if response.get("status") == "failed":
-                raise CallFailed(str((response.get("error") or {}).get("message")), status=200)
-            self.usage = response.get("usage") or {}
-            self.timings = response.get("timings") or event.get("timings") or {}
-        return kind.endswith(".delta") and bool(event.get("delta"))
+            raise CallFailed(str(told.message), status=200)
+        if kind in RESPONSE_ENDINGS and told.response is not None:
+            response = told.response
+            if response.status == "failed":
+                raise CallFailed(str(response.error and response.error.message), status=200)
+            self.usage = response.usage or {}
+            self.timings = response.timings or told.timings or {}
+        return kind.endswith(".delta") and bool(told.delta)
 
     def counts(self) -> TokenCounts | None:
         return openai_counts(self.usage, self.timings)

@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from anchorline.bench.client import CallFailed, Client
+from anchorline.bench.client import CallFailed, Client, Unreachable
 from anchorline.bench.live.call import Measured
-from anchorline.bench.live.perfect import AnsweredCall, perfect_costs, token_ids_of
+from anchorline.bench.live.perfect import AnchorlineIds, AnsweredCall, LlamaServerIds, perfect_costs
 from anchorline.bench.live.protocols import why_left_out
 from anchorline.bench.live.report import LiveCall, LiveReport
 from anchorline.bench.live.runner import Done, run_plan
@@ -17,7 +17,8 @@ from anchorline.bench.live.schedule import PlannedCall, plan_calls
 from anchorline.bench.live.sender import Sender, known_protocol
 from anchorline.bench.trace import Trace
 
-Outcome = Measured | CallFailed
+Refusal = CallFailed | Unreachable
+Outcome = Measured | Refusal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +51,7 @@ def replayable(trace: Trace) -> tuple[Trace, dict[int, str]]:
 def replay_live(
     traces: Sequence[Trace],
     client: Client,
+    ids: AnchorlineIds | LlamaServerIds | None,
     *,
     name: str,
     how: Replaying,
@@ -58,10 +60,10 @@ def replay_live(
 ) -> LiveReport:
     """Send the calls of ``traces``, all of them ``replayable``, side by side; the report is about all of them.
 
-    Calls that the server refuses are in the report. ``progress`` is told of each call that has ended, by several
-    threads. Raises Unreachable when there is no answer.
+    ``ids`` asks ``client`` for token ids, where it tells them. Calls that the server refuses, or does not answer, are
+    in the report, and so is nothing that would give the API key away. ``progress`` is told of each call that has
+    ended, by several threads.
     """
-    ids = token_ids_of(client)
     sender = Sender(
         client=client,
         model=how.model,
@@ -88,15 +90,14 @@ def replay_live(
         calls=tuple(calls),
         wall_seconds=wall_seconds,
         oracle=kind,
-        settings=dataclasses.asdict(how),
+        settings={**dataclasses.asdict(how), "model": client.masked(how.model)},
     )
 
 
 def _outcome(planned: PlannedCall, sender: Sender, progress: Callable[[PlannedCall], None]) -> Outcome:
-    """Raises Unreachable."""
     try:
         return sender.send(planned.request)
-    except CallFailed as error:
+    except (CallFailed, Unreachable) as error:
         return error
     finally:
         progress(planned)
@@ -123,6 +124,6 @@ def _live_call(planned: PlannedCall, done: Done[Outcome], oracle_tokens: int | N
         sent_seconds=done.sent_seconds,
         late_seconds=done.late_seconds,
         measured=outcome if isinstance(outcome, Measured) else None,
-        error=str(outcome) if isinstance(outcome, CallFailed) else None,
+        error=str(outcome) if isinstance(outcome, Refusal) else None,
         oracle_tokens=oracle_tokens,
     )

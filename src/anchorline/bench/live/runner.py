@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
+from threading import TIMEOUT_MAX
 from typing import Generic, TypeVar
 
 from anchorline.bench.live.schedule import PlannedCall
@@ -90,7 +91,7 @@ class _Run(Generic[Result]):
     def _wait(self) -> None:
         """Until a call has ended, or the next one is due and may be sent."""
         may_send = self._due and self._running < self.concurrency
-        seconds = max(0.0, self._due[0][0] - self._now()) if may_send else None
+        seconds = min(max(0.0, self._due[0][0] - self._now()), TIMEOUT_MAX) if may_send else None
         try:
             place, ended = self._ended.get(timeout=seconds)
         except Empty:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from anchorline.bench.client import CallFailed, Client
+from anchorline.bench.client import CallFailed, Client, Unreachable
 from anchorline.bench.live.blocks import words_of
 from anchorline.bench.live.call import Measured, call
 from anchorline.bench.live.perfect import AnsweredCall
@@ -67,14 +67,14 @@ class Sender:
     def warm_up(self, requests: Sequence[TraceRequest], calls: int) -> list[AnsweredCall]:
         """Send the shortest of ``requests``, each under another salt, so that what they leave in a cache helps none.
 
-        Returns those that were answered; the others are refused again when they are measured. Raises Unreachable.
+        Returns those that were answered; the others are refused again when they are measured.
         """
         answered = []
         for request in sorted(requests, key=lambda each: len(str(each.body)))[:calls]:
             body = self.body(request, salt=new_salt())
             try:
                 measured = self._send(request, body)
-            except CallFailed:
+            except (CallFailed, Unreachable):
                 continue
             answered.append(
                 AnsweredCall(
