@@ -131,7 +131,7 @@ def test_live_findings_are_told_as_they_come_and_nothing_is_written(
     assert list(tmp_path.iterdir()) == []
 
 
-ACTING = "f\x1b[2J\x1b]0;owned\x07\u202e\ud800"
+ACTING = "f\x1b[2J\x1b]0;owned\x07\u202e"
 """A name that clears a terminal, renames it and writes backwards."""
 
 
@@ -154,7 +154,7 @@ def test_nothing_of_the_traffic_acts_on_the_terminal(tmp_path: Path) -> None:
 
 def test_nothing_of_live_traffic_acts_on_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     teller = Teller(LiveDiagnosis(count_tokens=len, order=ToolOrder.FIRST))
-    for place, each in enumerate([*acting(), {"messages": [{"role": ACTING}]}]):
+    for place, each in enumerate([*acting(), {"messages": [{"role": f"{ACTING}\ud800"}]}]):
         teller.take(RecordedCall(path=CHAT_PATH, body=each, arrival_seconds=place, end_seconds=place))
     said = capsys.readouterr().out
     assert "the tool f\N{REPLACEMENT CHARACTER}[2J" in said
@@ -175,7 +175,7 @@ def test_at_the_end_what_is_not_read_yet_is_dropped_and_counted(capsys: pytest.C
     bodies = clean()[:3]
     clock_in_system(bodies)
     for each in bodies:
-        recorder.end(recorder.begin(CHAT_PATH, json.dumps(each).encode()), served=True)
+        recorder.end(recorder.begin(CHAT_PATH, json.dumps(each).encode()))
     reading.wait()
     teller.sum_up(recorder, through=recorder.close(patience_seconds=0))
     said = capsys.readouterr().out

@@ -73,7 +73,7 @@ class Stuck:
         self._begun = threading.Event()
         self.recorder = Recorder(self._take, clock=lambda: 0.0)
         for name in "abc":
-            self.recorder.end(self.recorder.begin(PATH, body(name)), served=True)
+            self.recorder.end(self.recorder.begin(PATH, body(name)))
         self._begun.wait()
 
     def _take(self, _: RecordedCall) -> None:
