@@ -75,7 +75,7 @@ def indexed(store: FileStore) -> list[SegmentRecord]:
     """Wait for the index."""
     records: list[SegmentRecord] = []
     finished: Future[None] = Future()
-    store.index(records.extend, lambda: finished.set_result(None))
+    store.index(records.extend, lambda orphans: finished.set_result(None))
     finished.result()
     return records
 

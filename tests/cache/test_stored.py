@@ -168,3 +168,12 @@ def test_nodes_of_a_record_are_never_forgotten() -> None:
     index.lose([HEAD.key], Absence.EVICTED)
     tree.forget(node)
     assert not list(tree)
+
+
+def test_of_an_owner_is_kept_what_nodes_are_read_from_alone() -> None:
+    long = rows_record([*range(10, 40), *range(100, 110)], owner="me")
+    theirs = rows_record([1, 2], owner="you")
+    _, index = indexed(HEAD, TURN, long, theirs)
+    assert len(index) == 4
+    assert set(index.lose_owned("me")) == {HEAD.key, TURN.key}
+    assert (len(index), index.find(theirs.key) is not None) == (3, True)

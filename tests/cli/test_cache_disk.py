@@ -67,6 +67,29 @@ def test_damage_is_told_with_the_file_that_it_is_in(tier: Path) -> None:
     assert f"{len(RECORDS)} files, 1 payload checksum, 1 short" in result.stdout
 
 
+def test_a_record_in_the_wrong_directory_is_none(tier: Path) -> None:
+    path = file_of(tier, LATE)
+    wrong = path.parent.with_name("00" if path.parent.name != "00" else "01") / path.name
+    wrong.parent.mkdir(exist_ok=True)
+    path.rename(wrong)
+    assert LATE.key.hex() not in told("ls", "--cache-disk", tier, DIGEST, "--json")
+    assert f"key {wrong}" in run("verify", "--cache-disk", tier).stdout
+    told("gc", "--cache-disk", tier)
+    assert not wrong.exists()
+    told("verify", "--cache-disk", tier)
+
+
+def test_collecting_goes_on_where_something_cannot_be_removed(tier: Path) -> None:
+    path = file_of(tier, FORK)
+    path.unlink()
+    path.mkdir()
+    os.truncate(file_of(tier, LATE), 10)
+    result = run("gc", "--cache-disk", tier, "--cache-disk-size", "0")
+    assert result.exit_code == 1
+    assert f"foreign {path}" in result.stdout
+    assert f"{len(RECORDS) - 1} files removed" in result.stdout
+
+
 def test_verifying_leaves_alone_what_a_server_is_writing(tier: Path) -> None:
     writing = file_of(tier, HEAD).with_suffix(".segment.tmp")
     writing.write_bytes(b"half")
@@ -109,6 +132,15 @@ def test_what_was_exported_can_be_imported_elsewhere(tier: Path, tmp_path: Path)
         assert {record.key: disk.read(record) for record in found} == {
             record.key: payload_of(record) for record in RECORDS
         }
+
+
+def test_importing_repairs_what_is_damaged(tier: Path, tmp_path: Path) -> None:
+    told("export", "--cache-disk", tier, "--output", tmp_path / "file")
+    with file_of(tier, LATE).open("r+b") as file:
+        file.seek(-1, os.SEEK_END)
+        file.write(bytes([payload_of(LATE)[-1] ^ 1]))
+    assert told("import", "--cache-disk", tier, tmp_path / "file").startswith(f"1 of {len(RECORDS)}")
+    told("verify", "--cache-disk", tier)
 
 
 def test_a_chosen_record_takes_along_what_lies_before_it_and_no_more(tier: Path, tmp_path: Path) -> None:
@@ -161,6 +193,7 @@ def test_wishes_that_cannot_be_granted_are_refused(tier: Path, tmp_path: Path) -
         (("export", "--cache-disk", tier, "--output", tmp_path / "out"), "--namespace: there are 2"),
         (("export", "--cache-disk", tier, "--output", tmp_path / "file"), "is there already"),
         (("export", "--cache-disk", tier, "-o", tmp_path / "out", "--namespace", DIGEST, "zz"), "0 keys begin"),
+        (("export", "--cache-disk", tier, "-o", tmp_path / "out", "--namespace", DIGEST, ""), "an empty text names"),
         (("import", "--cache-disk", tier, tmp_path / "none"), "missing"),
     ):
         refused = run(*arguments)

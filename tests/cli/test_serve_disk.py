@@ -15,6 +15,7 @@ import pytest
 from anchorline.bench import agent
 from anchorline.bench.client import Answer, Client
 from anchorline.bench.process import ServerFailed, ServerProcess, start_anchorline
+from anchorline.disk.format import decode_header
 
 SMALL = ("--threads", "1", "--ctx", "4096", "--cache-ram", "64m", "--resident-idle", "0", "--no-seal")
 
@@ -96,6 +97,22 @@ def test_files_are_the_users_alone(tmp_path: Path) -> None:
     assert found
     for path in found:
         assert stat.S_IMODE(path.stat().st_mode) == (0o700 if path.is_dir() else 0o600), path
+
+
+def test_clearing_answers_once_the_files_are_gone_also_those_that_fit_no_history(tmp_path: Path) -> None:
+    conversation = Conversation()
+    with running(tmp_path) as (_, client):
+        for _ in range(3):
+            conversation.turn(client)
+        disk_at_rest(client)
+    files = sorted(tmp_path.rglob("*.segment"))
+    roots = [path for path in files if not decode_header(path.read_bytes()).record.start]
+    for path in roots:
+        path.unlink()
+    with running(tmp_path) as (_, client):
+        assert client.get("/cache")["disk"]["counters"]["unattached"] == {"orphan": len(files) - len(roots)}
+        assert client.post("/cache/clear", {"pins": True})["undeleted_files"] == 0
+        assert list(tmp_path.rglob("*.segment")) == []
 
 
 def test_what_another_namespace_left_is_not_used(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import stat
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from anchorline.disk.format import header_bytes
 from anchorline.disk.record_files import BEGINNING_BYTES
@@ -40,6 +41,16 @@ def test_files_and_directories_are_for_their_owner_alone(tmp_path: Path) -> None
     filled(tmp_path / "tier", conversation())
     for path in [tmp_path / "tier", *(tmp_path / "tier").rglob("*")]:
         assert stat.S_IMODE(path.stat().st_mode) == (0o700 if path.is_dir() else 0o600), path
+
+
+def test_a_directory_that_others_may_enter_is_warned_of_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    tmp_path.chmod(0o755)
+    filled(tmp_path, conversation())
+    assert [record.message for record in caplog.records if "chmod 700" in record.message] == [caplog.messages[0]]
+    caplog.clear()
+    tmp_path.chmod(0o700)
+    filled(tmp_path, conversation())
+    assert caplog.messages == []
 
 
 def test_a_model_without_rows_has_records_without_bytes(tmp_path: Path) -> None:

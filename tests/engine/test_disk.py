@@ -8,6 +8,7 @@ from itertools import pairwise
 import pytest
 
 from anchorline.cache.classes import CallClass
+from anchorline.cache.disk import MIN_LOAD_SECONDS, REST_SECONDS
 from anchorline.cache.prompt import Prompt
 from anchorline.disk.record import RecordKind
 from anchorline.engine.request import CallReport, MissReason, PlanKind
@@ -172,6 +173,52 @@ def test_what_was_read_is_held_no_longer_than_until_the_call_starts() -> None:
     process.step()
     assert process.harness.loop.running
     assert not any(node.leases for node in cache.tree)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_disk_that_hangs_is_given_up_and_its_late_answer_harms_nothing(kind: MemoryKind, fails: bool) -> None:
+    process = start(left_by_a_turn(kind), kind)
+    cache = process.harness.cache
+    assert cache is not None
+    process.store.faults.read = float(fails)
+    waiting = process.open(next_turn())
+    process.step()
+    lent_bytes = cache.arena.used_bytes
+    assert lent_bytes
+    process.harness.clock.seconds += MIN_LOAD_SECONDS
+    process.step()
+    assert cache.arena.used_bytes == lent_bytes, "the store may still write to it"
+    process.step(20)
+    report = waiting.report
+    assert report is not None
+    assert (report.plan, report.disk_tokens) == (PlanKind.COLD, 0)
+    assert waiting.tokens[0] == expected_reply(LONGER, 4, kind=kind)
+    used_bytes = cache.arena.used_bytes
+    process.harness.hear()
+    assert used_bytes - cache.arena.used_bytes == lent_bytes
+    process.harness.run()
+    assert not any(node.leases for node in cache.tree)
+
+
+def test_after_a_disk_has_hung_it_is_left_alone_for_a_while() -> None:
+    files = left_by_a_turn()
+    first, second = ([token] * 40 for token in (6, 7))
+    for ids in (first, second):
+        start(files).report(make_prompt([*ids, 8], ends=(len(ids),), pin=True))
+    process = start(files)
+    process.open(next_turn())
+    process.step()
+    process.harness.clock.seconds += MIN_LOAD_SECONDS
+    process.step()
+    process.harness.run()
+    assert process.report(make_prompt([*first, 9, 9], ends=(len(first),))).disk_tokens == 0
+    process.harness.clock.seconds += REST_SECONDS
+    assert process.report(make_prompt([*second, 9, 9], ends=(len(second),))).disk_tokens == len(second)
+    cache = process.harness.cache
+    assert cache is not None
+    assert cache.disk is not None
+    assert (cache.disk.stats().loads, cache.disk.stats().given_up_loads) == (2, 1)
 
 
 # -- room -----------------------------------------------------------------------------------------

@@ -101,7 +101,7 @@ class Disk:
         """All records, in the order in which they were handed over."""
         records: list[SegmentRecord] = []
         ready: Future[None] = Future()
-        self.store.index(records.extend, lambda: ready.set_result(None))
+        self.store.index(records.extend, lambda orphans: ready.set_result(None))
         ready.result(WAIT_SECONDS)
         return records
 

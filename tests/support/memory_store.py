@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from random import Random
@@ -102,7 +102,7 @@ class MemoryStore:
         assert target.nbytes == record.payload_bytes
         self.jobs.append(job)
 
-    def index(self, found: Callable[[Sequence[SegmentRecord]], None], finished: Callable[[], None]) -> None:
+    def index(self, found: Callable[[Sequence[SegmentRecord]], None], finished: Callable[[int], None]) -> None:
         records = sorted((record for record, _ in self.files.kept.values()), key=lambda each: (each.start, each.kind))
 
         def job(batch: Sequence[SegmentRecord]) -> None:
@@ -110,7 +110,7 @@ class MemoryStore:
 
         for at in range(0, len(records), self._batch):
             self.jobs.append(partial(job, records[at : at + self._batch]))
-        self.jobs.append(finished)
+        self.jobs.append(partial(finished, 0))
 
     def note_use(self, keys: Sequence[bytes]) -> None:
         self.used_keys.extend(keys)
@@ -122,6 +122,15 @@ class MemoryStore:
         def job() -> None:
             for key in keys:
                 self.files.kept.pop(key, None)
+
+        self.jobs.append(job)
+
+    def discard_owned(self, owner: str, keep: Collection[bytes], done: Callable[[int], None]) -> None:
+        def job() -> None:
+            for key in [key for key, (record, _) in self.files.kept.items() if record.owner == owner]:
+                if key not in keep:
+                    del self.files.kept[key]
+            done(0)
 
         self.jobs.append(job)
 

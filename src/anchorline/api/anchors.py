@@ -179,8 +179,9 @@ def deleted_anchor(id: str) -> dict[str, Any]:
     return {"id": id, "object": "cache.anchor.deleted", "deleted": True}
 
 
-def cleared(result: Cleared) -> dict[str, Any]:
-    return {"freed_bytes": result.freed_bytes, "kept_bytes": result.kept_bytes}
+def cleared(result: Cleared, *, undeleted_files: int | None) -> dict[str, Any]:
+    """``undeleted_files`` is None while not all were tried."""
+    return {"freed_bytes": result.freed_bytes, "kept_bytes": result.kept_bytes, "undeleted_files": undeleted_files}
 
 
 def cache_object(stats: EngineStats) -> dict[str, Any]:
@@ -209,7 +210,8 @@ def _disk_object(stats: DiskStats) -> dict[str, Any]:
         name: getattr(stats, name) for name in ("used_bytes", "limit_bytes", "records", "indexed", "pending_writes")
     }
     counters = {declared.name: _count(getattr(stats.store, declared.name)) for declared in fields(stats.store)}
-    counters |= {"loads": stats.loads, "refused_loads": stats.refused_loads, "unattached": _count(stats.unattached)}
+    counters |= {"loads": stats.loads, "refused_loads": stats.refused_loads, "given_up_loads": stats.given_up_loads}
+    counters |= {"unattached": _count(stats.unattached)}
     return shown | {"counters": counters}
 
 

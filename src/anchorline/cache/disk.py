@@ -8,8 +8,9 @@ All of it is done on the engine thread and waits for nothing; the store's own th
 
 from __future__ import annotations
 
+import logging
 from collections import Counter, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from anchorline.cache.loading import Load, Loader
@@ -18,10 +19,19 @@ from anchorline.cache.plan import Speeds
 from anchorline.cache.segment import Absence, Segment
 from anchorline.cache.spilling import Post, Spiller
 from anchorline.cache.storage import HostStorage
-from anchorline.cache.stored import StoredIndex
+from anchorline.cache.stored import StoredIndex, Unattached
 from anchorline.cache.tree import SegmentTree
 from anchorline.disk.counters import DiskCounters
 from anchorline.disk.record import SegmentRecord, SegmentStore
+
+log = logging.getLogger("anchorline.disk")
+
+MIN_LOAD_SECONDS = 10.0
+"""How long a call is held for the disk at least before it is prefilled instead …"""
+LOAD_PATIENCE = 4.0
+"""… or so many times what prefilling the same is expected to take, where that is longer."""
+REST_SECONDS = 60.0
+"""How long nothing more is read after that."""
 
 ATTACHED_PER_STEP = 64
 """Records found at start that are taken up between two steps."""
@@ -45,6 +55,8 @@ class DiskStats:
     """Times that calls waited for records to be read."""
     refused_loads: int = 0
     """Times that the host tier had no room for what was to be read."""
+    given_up_loads: int = 0
+    """Times that reading took too long."""
     unattached: Counter[str] = field(default_factory=Counter)
     """Records that were found and cannot be used, by ``Unattached``."""
     store: DiskCounters = field(default_factory=DiskCounters)
@@ -62,15 +74,19 @@ class DiskTier:
         pins: Pins,
         store: SegmentStore,
         post: Post,
+        clock: Callable[[], float],
     ) -> None:
+        """``clock`` is monotonic."""
         self.store = store
         self.loader = Loader(tree=tree, storage=storage, index=index, store=store, post=post)
         self._index = index
         self._pins = pins
         self._spiller = Spiller(index, store, post)
         self._post = post
+        self._clock = clock
         self._found: deque[SegmentRecord] = deque()
         self._all_found = False
+        self._rests_until = 0.0
         self._cleared: set[str | None] = set()
         """Tenants who have cleared what they had before all of it was found."""
         self._pinned: set[bytes] = set()
@@ -83,18 +99,20 @@ class DiskTier:
         self.store.watch_losses(lambda keys: self._post(lambda: self._index.lose(keys, Absence.EVICTED)))
         self.store.index(
             lambda records: self._post(lambda: self._found.extend(records)),
-            lambda: self._post(self._note_all_found),
+            lambda orphans: self._post(lambda: self._note_all_found(orphans)),
         )
 
-    def _note_all_found(self) -> None:
+    def _note_all_found(self, orphans: int) -> None:
         self._all_found = True
+        if orphans:
+            self._index.unattached[Unattached.ORPHAN] += orphans
 
     @property
     def has_work(self) -> bool:
         return bool(self._found or self._index.unwanted) or self._all_found != self._index.is_complete
 
     def step(self) -> None:
-        """Take up some of the records that were found, and delete the files of what was given up for good."""
+        """Take up some of the records that were found, delete files, and end loads that take too long."""
         for _ in range(min(ATTACHED_PER_STEP, len(self._found))):
             record = self._found.popleft()
             if record.owner in self._cleared:
@@ -103,6 +121,12 @@ class DiskTier:
                 self._index.attach(record)
         if self._all_found and not self._found and not self._index.is_complete:
             self._index.complete()
+        self._delete_unwanted()
+        if self.loader.is_waiting and self.loader.give_up_late(now := self._clock()):
+            self._rests_until = now + REST_SECONDS
+            log.warning("the disk tier does not answer; nothing is read from it for %.0f s", REST_SECONDS)
+
+    def _delete_unwanted(self) -> None:
         if self._index.unwanted:
             self.store.discard(self._index.unwanted.copy())
             self._index.unwanted.clear()
@@ -114,9 +138,18 @@ class DiskTier:
         """As measured, or assumed before the first read."""
         return self.store.read_seconds_per_byte or Speeds().load_seconds_per_byte
 
-    def load(self, path: Sequence[Segment], end: int, *, worth: float) -> Load | None:
-        """Start to read what the host tier lacks of ``path`` up to ``end``; see ``Loader.begin``."""
-        return self.loader.begin(path, end, worth=worth)
+    @property
+    def is_resting(self) -> bool:
+        """Whether nothing is to be read, as the disk did not answer a while ago."""
+        return self._rests_until > 0 and self._clock() < self._rests_until
+
+    def load(self, path: Sequence[Segment], end: int, *, worth: float, prefill_seconds: float) -> Load | None:
+        """Start to read what the host tier lacks of ``path`` up to ``end``; see ``Loader.begin``.
+
+        It is given up after a while, for which ``prefill_seconds`` is what prefilling the same would take.
+        """
+        until = self._clock() + max(MIN_LOAD_SECONDS, LOAD_PATIENCE * prefill_seconds)
+        return self.loader.begin(path, end, worth=worth, until_seconds=until)
 
     def after_save(self, path: Sequence[Segment]) -> None:
         """Write what is new of a history that was just saved, whose pins have been made."""
@@ -129,10 +162,17 @@ class DiskTier:
         if used:
             self.store.note_use(list(used))
 
-    def clear(self, tenant: str) -> None:
-        """What is found of ``tenant`` from now on was there before: it is not wanted either."""
+    def clear(self, tenant: str, deleted: Callable[[int], None]) -> None:
+        """Delete all files of ``tenant`` that no node of its needs, also what of them the index left out.
+
+        What is found of it from now on was there before: it is not wanted either. ``deleted`` is told how many files
+        could not be, on a thread of the store.
+        """
         if not self._index.is_complete:
             self._cleared.add(tenant)
+        needed = self._index.lose_owned(tenant)
+        self._delete_unwanted()
+        self.store.discard_owned(tenant, needed, deleted)
 
     def write_pinned(self) -> None:
         """Write what is pinned and is not on disk, before the end."""
@@ -152,6 +192,7 @@ class DiskTier:
             pending_writes=self._spiller.pending_writes,
             loads=self.loader.loads,
             refused_loads=self.loader.refused,
+            given_up_loads=self.loader.given_up,
             unattached=self._index.unattached.copy(),
             store=self.store.counters(),
         )

@@ -5,7 +5,8 @@
                                                     ^ state of a stateful model
 
 The memory is taken first, from what is worth less. Once all is read the path is in the host tier as if it had just
-been saved; what could not be read, and what lies behind it, is not there.
+been saved; what could not be read, and what lies behind it, is not there. A load that takes too long is over without
+what is not read yet, whose memory stays taken until the store has let go of it.
 """
 
 from __future__ import annotations
@@ -47,6 +48,8 @@ class Load:
 
     path: Sequence[Segment]
     """From the root on; each is leased."""
+    until_seconds: float
+    """When it is given up, by the cache's clock."""
     readings: list[_Reading] = field(default_factory=list)
     """Rows, parents before children, then the state."""
     is_over: bool = False
@@ -73,6 +76,8 @@ class Loader:
         """That were begun; only grows."""
         self.refused = 0
         """That were not, as the host tier had no room; only grows."""
+        self.given_up = 0
+        """That took too long; only grows."""
         self._tree = tree
         self._storage = storage
         self._index = index
@@ -82,19 +87,19 @@ class Loader:
         self._waiting: list[Load] = []
         """That are not over."""
 
-    def begin(self, path: Sequence[Segment], end: int, *, worth: float) -> Load | None:
+    def begin(self, path: Sequence[Segment], end: int, *, worth: float, until_seconds: float) -> Load | None:
         """Start to read what the host tier lacks of ``path`` up to ``end``; None when it has no room.
 
         With plain attention less than all may have room, and is read. ``worth`` is what room may be made for.
         """
-        load = Load([segment for segment in path if segment.start < end])
+        load = Load([segment for segment in path if segment.start < end], until_seconds)
         for node in load.path:
             node.leases += 1
         for stored in missing_records(load.path, end, stateful=self._tree.stateful):
             reading = self._readings.get(stored.record.key) or self._reserve(stored, worth)
             if reading is None:
                 if self._tree.stateful:
-                    self._give_up(load)
+                    self._dismiss(load)
                 break
             reading.loads += 1
             load.readings.append(reading)
@@ -109,19 +114,37 @@ class Loader:
         self._settle_loads()
         return load
 
+    @property
+    def is_waiting(self) -> bool:
+        """Whether a load is under way."""
+        return bool(self._waiting)
+
+    def give_up_late(self, now_seconds: float) -> bool:
+        """End the loads whose time is over; whether there were any."""
+        late = [load for load in self._waiting if load.until_seconds <= now_seconds]
+        for load in late:
+            self._settle(load)
+        self.given_up += len(late)
+        return bool(late)
+
     def _reserve(self, stored: Stored, worth: float) -> _Reading | None:
         reserved = self._storage.reserve(stored.record.payload_bytes, worth=worth)
         return None if isinstance(reserved, Absence) else _Reading(stored, *reserved)
 
-    def _give_up(self, load: Load) -> None:
+    def _dismiss(self, load: Load) -> None:
         for reading in load.readings:
             self._leave(reading)
         load.readings.clear()
 
     def _leave(self, reading: _Reading) -> None:
-        """One load less is for ``reading``; the last one frees what nobody took."""
+        """One load less is for ``reading``."""
         reading.loads -= 1
-        if not reading.loads and not reading.is_attached:
+        self._free_unused(reading)
+
+    def _free_unused(self, reading: _Reading) -> None:
+        """Free what nobody took or waits for, unless the store may still write to it."""
+        is_under_way = reading.succeeded is None and self._readings.get(reading.record.key) is reading
+        if not reading.loads and not reading.is_attached and not is_under_way:
             self._readings.pop(reading.record.key, None)
             reading.free()
 
@@ -141,14 +164,17 @@ class Loader:
         reading.succeeded = succeeded
         if not succeeded:
             self._index.lose([reading.record.key], Absence.RESTORE_FAILED)
-        self._settle_loads()
+        if reading.loads:
+            self._settle_loads()
+        else:
+            self._free_unused(reading)  # it came too late
 
     def _settle_loads(self) -> None:
         for load in [load for load in self._waiting if all(part.succeeded is not None for part in load.readings)]:
             self._settle(load)
 
     def _settle(self, load: Load) -> None:
-        """All is read: put it into the tree, as far as what is before it is there."""
+        """Put what is read into the tree, as far as what is before it is there, and wait for nothing more."""
         self._waiting.remove(load)
         for reading in load.readings:
             if not reading.succeeded or reading.is_attached:

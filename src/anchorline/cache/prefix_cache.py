@@ -97,7 +97,13 @@ class PrefixCache:
     def use_disk(self, store: SegmentStore, post: Post) -> None:
         """Keep what is saved in ``store`` too, and read back what it has; ``post`` brings its calls to this thread."""
         self.disk = DiskTier(
-            tree=self.tree, storage=self.storage, index=self.stored, pins=self.pins, store=store, post=post
+            tree=self.tree,
+            storage=self.storage,
+            index=self.stored,
+            pins=self.pins,
+            store=store,
+            post=post,
+            clock=self._clock,
         )
         self.disk.start()
 
@@ -117,13 +123,16 @@ class PrefixCache:
         """The last position, at most ``limit``, up to which the host tier can restore ``match``; 0 when nowhere."""
         return resume_point(match, limit, stateful=self.tree.stateful)
 
-    def load(self, prompt: Prompt, match: Match, limit: int) -> Load | None:
-        """Begin to read from disk what the host tier lacks of ``match`` up to ``limit``; None when it has no room."""
+    def load(self, prompt: Prompt, match: Match, limit: int, *, prefill_seconds: float) -> Load | None:
+        """Begin to read from disk what the host tier lacks of ``match`` up to ``limit``; None when it has no room.
+
+        ``prefill_seconds`` is what prefilling the same would take.
+        """
         assert self.disk is not None
         for end in load_points(match, limit, stateful=self.tree.stateful):
             path = [segment for segment in match.path if segment.start < end]
             worth = math.inf if prompt.promised else self.storage.worth(path)
-            load = self.disk.load(path, end, worth=worth)
+            load = self.disk.load(path, end, worth=worth, prefill_seconds=prefill_seconds)
             if load is not None:
                 return load
         return None
@@ -338,8 +347,11 @@ class PrefixCache:
                 held += node.rows.nbytes * int(node.tokens.size) / node.rows.tokens + node.state_bytes
         return round(held)
 
-    def clear(self, tenant: str) -> int:
-        """Forget everything of ``tenant`` that is neither pinned nor leased, ids too; the bytes that freed."""
+    def clear(self, tenant: str, deleted: Callable[[int], None] = lambda left: None) -> int:
+        """Forget everything of ``tenant`` that is neither pinned nor leased, ids too; the bytes that freed.
+
+        ``deleted`` is told how many files could not be deleted, once all were tried, on any thread.
+        """
         before = self.arena.used_bytes
         for node in reversed([node for node in self.tree if node.owner == tenant]):
             if _is_free(node):
@@ -349,7 +361,9 @@ class PrefixCache:
                 self.tree.drop(node, Absence.EVICTED)
             self.tree.forget(node)
         if self.disk is not None:
-            self.disk.clear(tenant)
+            self.disk.clear(tenant, deleted)
+        else:
+            deleted(0)
         return before - self.arena.used_bytes
 
 

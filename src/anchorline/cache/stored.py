@@ -147,6 +147,14 @@ class StoredIndex:
                 self.changes += 1
                 self._detach(stored, reason)
 
+    def lose_owned(self, owner: str) -> list[bytes]:
+        """Lose the records of ``owner`` that no node of its is read from; names the others."""
+        nodes = [node for node in self._tree if node.owner == owner]
+        needed = {stored for node in nodes for stored in (node.stored, node.stored_state) if stored is not None}
+        owned = [stored for stored in self._records.values() if stored.record.owner == owner]
+        self.lose([stored.record.key for stored in owned if stored not in needed], Absence.EVICTED)
+        return [stored.record.key for stored in needed]
+
     def _detach(self, stored: Stored, reason: Absence) -> None:
         tail = stored.tail
         if tail.stored_state is stored:

@@ -71,8 +71,7 @@ def verify_command(*, path: Path) -> None:
     Changes nothing, and may run beside a server. Ends with exit code 1 when a file cannot be used.
     """
     verified = verify(look(path, _files))
-    for fault in verified.faults:
-        click.echo(printable(str(fault)))
+    _show_faults(verified.faults)
     kinds = Counter(str(fault.kind) for fault in verified.faults)
     click.echo(f"{verified.files} files, {_listed(kinds) or 'all of them whole'}")
     if verified.faults:
@@ -90,12 +89,16 @@ def verify_command(*, path: Path) -> None:
 def gc_command(*, path: Path, cache_disk_size: int | None) -> None:
     """Remove files that cannot be used, of all namespaces.
 
-    Those are damaged ones, those of other versions of the format, and records whose parent is gone. A running server
-    does that by itself when it needs the room.
+    Those are ones with a damaged header, those of other versions of the format, and records whose parent is gone; no
+    payload is read for it. A running server does that by itself when it needs the room. Ends with exit code 1 when a
+    file cannot be removed.
     """
     with locked(path, _files) as directory:
         collected = collect(directory, _files, size_bytes=cache_disk_size)
+    _show_faults(collected.faults)
     click.echo(f"{collected.files} files removed, {format_size(collected.size_bytes)}")
+    if collected.faults:
+        raise click.exceptions.Exit(1)
 
 
 @click.command("export", cls=SuggestingCommand)
@@ -163,8 +166,9 @@ def _take_over(export: Export, directory: DiskDirectory) -> tuple[int, int]:
 
 
 def _is_there(records: RecordFiles, record: SegmentRecord) -> bool:
+    """Whether it is, and whole."""
     try:
-        records.read_header(records.path(record))
+        records.verify(records.path(record))
     except DiskFault:
         return False
     return True
@@ -199,6 +203,8 @@ def _chosen(namespaces: Sequence[NamespaceFiles], beginning: str | None) -> Name
 
 
 def _key(records: Sequence[SegmentRecord], beginning: str) -> bytes:
+    if not beginning:
+        raise ConfigError("KEY: an empty text names no record; without a KEY all are written")
     found = [record.key for record in records if record.key.hex().startswith(beginning)]
     if len(found) != 1:
         raise ConfigError(f"KEY: {len(found)} keys begin with {beginning!r}")
@@ -254,6 +260,11 @@ def _cell(name: str, value: Any) -> str:
         case "shared":
             return "yes" if value else "no"
     return printable(str(value))
+
+
+def _show_faults(faults: Sequence[DiskFault]) -> None:
+    for fault in faults:
+        click.echo(printable(str(fault)))
 
 
 def _listed(kinds: Counter[str]) -> str:

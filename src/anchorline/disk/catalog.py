@@ -23,6 +23,8 @@ class Entry:
     """The same as the file tells it, for the next process; lags behind."""
     parent: str | None = None
     """Name of the record before it."""
+    owner: str | None = None
+    """The tenant whose it is; None for what is common to all, and for a file that does not tell."""
     usable: bool = True
     """False for what is no record, or a damaged one."""
     stuck: bool = False
@@ -88,6 +90,14 @@ class Catalog:
     def below(self, directory: str) -> list[str]:
         """Names of the files in a directory and its directories."""
         return [name for name in self._entries if name.startswith(f"{directory}/")]
+
+    def owned(self, owner: str, directory: str, *, keep: Iterable[str]) -> list[str]:
+        """Names of the files below ``directory`` that are or may be ``owner``'s, but for ``keep`` and what lies before.
+
+        Any tenant's may be what cannot be used and does not tell whose it is.
+        """
+        stay = {each for name in keep for each in self._lineage(name)}
+        return [name for name in self.below(directory) if name not in stay and _may_be_of(self._entries[name], owner)]
 
     def missing_bytes(self, size_bytes: int, *, limit_bytes: int) -> int:
         """What has to go before ``size_bytes`` more fit within the limit."""
@@ -177,3 +187,7 @@ class Catalog:
             rooted.update(dict.fromkeys(path, whole))
             rooted.setdefault(name, whole)
         return rooted
+
+
+def _may_be_of(entry: Entry, owner: str) -> bool:
+    return entry.owner == owner or (entry.owner is None and not entry.usable)

@@ -7,6 +7,8 @@ DIR/<digest>/ab/ab01….segment     a record
 
 from __future__ import annotations
 
+import errno
+import logging
 import os
 from contextlib import suppress
 from pathlib import Path
@@ -15,6 +17,8 @@ from anchorline.disk.files import Files
 from anchorline.disk.namespace import FILE_NAME, MAX_FILE_BYTES, Namespace, read_namespace
 from anchorline.disk.whole_file import write_whole
 from anchorline.errors import ConfigError
+
+log = logging.getLogger("anchorline.disk")
 
 LOCK_NAME = "lock"
 _PID_BYTES = 20
@@ -33,6 +37,10 @@ class DiskDirectory:
         try:
             make_directories(self.path, self._files)
             self._take_lock()
+            if not self._files.status(self.path.resolve()).is_private:
+                log.warning(
+                    "--cache-disk: others may enter %s, which holds what was said; 'chmod 700' ends that", self.path
+                )
         except OSError as error:
             self.close()
             raise ConfigError(f"--cache-disk: {self.path} cannot be used: {error.strerror or error}") from error
@@ -54,12 +62,22 @@ class DiskDirectory:
             return False
         return there.identity == self._files.status_of(self._lock).identity
 
+    def is_anothers(self) -> bool:
+        """Whether the lock in the directory is not the one that is held. Raises OSError."""
+        try:
+            return not self.has_lock() and self._files.status(self.path / LOCK_NAME).is_file
+        except FileNotFoundError:
+            return False
+
     def restore(self, namespace: Namespace) -> None:
         """Make what is missing: the directory, the lock, the namespace's directory and its description.
 
         Raises OSError, and ConfigError when the directory went and another server has made it anew.
         """
-        make_directories(self.path / namespace.directory, self._files)
+        own = self.path / namespace.directory
+        make_directories(own, self._files)
+        if not self._files.status(own).is_directory:
+            raise OSError(errno.ELOOP, "not a directory", str(own))
         if not self.has_lock():
             self.close()
             self._take_lock()
@@ -67,7 +85,7 @@ class DiskDirectory:
 
     def namespaces(self) -> list[str]:
         """Names of the directories that may be those of namespaces. Raises OSError."""
-        names = self._files.list(self.path)
+        names = self._files.list(self.path.resolve())
         return sorted(name for name in names if len(name) == 64 and set(name) <= set("0123456789abcdef"))
 
     def _take_lock(self) -> None:

@@ -36,6 +36,8 @@ class FaultKind(StrEnum):
     NO_SPACE = "no_space"
     """The file system is full, or the user's quota is used up."""
     IO = "io"
+    UNEXPECTED = "unexpected"
+    """The program itself failed at it."""
 
 
 DAMAGED = frozenset(

@@ -20,6 +20,10 @@ class FileStatus:
     modified_seconds: float
     is_file: bool
     """A regular file; links, pipes and directories are none."""
+    is_directory: bool
+    """No link to one."""
+    is_private: bool
+    """Nobody but its owner may read, write or enter it."""
     identity: tuple[int, int]
     """Device and inode: what stays when a file is renamed, and changes when it is made anew."""
 
@@ -32,7 +36,12 @@ class Files:
         path.mkdir(mode=0o700)
 
     def list(self, path: Path) -> list[str]:
-        return os.listdir(path)
+        """The names in a directory; a link to one is none."""
+        file = os.open(path, os.O_RDONLY | os.O_DIRECTORY | _FLAGS)
+        try:
+            return os.listdir(file)
+        finally:
+            os.close(file)
 
     def open(self, path: Path) -> int:
         """For reading; neither follows a link nor waits for the writer of a pipe."""
@@ -105,4 +114,11 @@ class Files:
 
 
 def _status(found: os.stat_result) -> FileStatus:
-    return FileStatus(found.st_size, found.st_mtime, stat.S_ISREG(found.st_mode), (found.st_dev, found.st_ino))
+    return FileStatus(
+        size_bytes=found.st_size,
+        modified_seconds=found.st_mtime,
+        is_file=stat.S_ISREG(found.st_mode),
+        is_directory=stat.S_ISDIR(found.st_mode),
+        is_private=not found.st_mode & 0o077,
+        identity=(found.st_dev, found.st_ino),
+    )

@@ -25,6 +25,8 @@ VERSION = 1
 CODEC_RAW = 0
 CHECKSUM_BYTES = 16
 MAX_OWNER_BYTES = 4096
+MAX_HEADER_BYTES = 64 << 20
+"""Room for 16 million ids; what a file claims beyond that is not made room for."""
 MAX_POSITION = 1 << 31
 """llama.cpp counts positions in 32 bits."""
 
@@ -116,6 +118,8 @@ def header_size(beginning: bytes | memoryview) -> int:
         raise DiskFault(FaultKind.SIZES, "the span or the owner is too long")
     if size != FIXED_BYTES + owner_bytes + 4 * tokens + CHECKSUM_BYTES:
         raise DiskFault(FaultKind.SIZES, f"a header of {size} bytes does not hold what it says")
+    if size > MAX_HEADER_BYTES:
+        raise DiskFault(FaultKind.SIZES, f"a header of {size} bytes; {MAX_HEADER_BYTES} are allowed")
     return int(size)
 
 

@@ -62,7 +62,11 @@ class Namespace:
 
 def read_namespace(text: bytes) -> Namespace:
     """The namespace that ``encode`` wrote; raises ValueError when it is none."""
-    match json.loads(text):
+    try:
+        said = json.loads(text)
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+    match said:
         case {"label": str() as label, "facts": dict() as facts}:
             if all(isinstance(value, (str, int, float, bool)) for value in facts.values()):
                 return Namespace(facts, label)

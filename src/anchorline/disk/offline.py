@@ -9,7 +9,7 @@ from pathlib import Path
 
 from anchorline.disk.catalog import Catalog
 from anchorline.disk.directory import DiskDirectory, read_description
-from anchorline.disk.faults import DiskFault, FaultKind
+from anchorline.disk.faults import DiskFault, FaultKind, fault_of
 from anchorline.disk.files import Files
 from anchorline.disk.namespace import FILE_NAME, Namespace
 from anchorline.disk.record import SegmentRecord
@@ -48,10 +48,11 @@ class Verified:
 
 @dataclass(slots=True)
 class Collected:
-    """Files that were removed, and what they took."""
+    """Files that were removed, and what they took; ``faults`` are those of files that could not be."""
 
     files: int = 0
     size_bytes: int = 0
+    faults: list[DiskFault] = field(default_factory=list)
 
 
 @contextmanager
@@ -84,10 +85,12 @@ def look(path: Path, files: Files, *, cleans: bool = False) -> list[NamespaceFil
 
 def _look_at(path: Path, files: Files, *, cleans: bool) -> NamespaceFiles:
     records = RecordFiles(path, bytes.fromhex(path.name), files)
-    described = read_description(path / FILE_NAME, files)
+    found = scan(records, files, cleans=cleans)
+    # What a link leads to is not looked at.
+    described = None if path.is_symlink() else read_description(path / FILE_NAME, files)
     if described is not None and described.directory != path.name:
         described = None
-    return NamespaceFiles(records, described, scan(records, files, cleans=cleans))
+    return NamespaceFiles(records, described, found)
 
 
 def verify(namespaces: list[NamespaceFiles]) -> Verified:
@@ -130,7 +133,9 @@ def _remove(name: str, path: Path, files: Files, catalog: Catalog, collected: Co
     try:
         files.remove(path / name)
     except OSError as error:
-        raise ConfigError(f"--cache-disk: {path / name} cannot be removed: {error.strerror}") from error
+        collected.faults.append(fault_of(error, path / name))
+        catalog.mark_stuck(name)
+        return
     entry = catalog.remove(name)
     assert entry is not None
     collected.files += 1

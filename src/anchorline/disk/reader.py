@@ -11,9 +11,10 @@ READ_THREADS = 2
 
 
 class Readers:
-    """Carry out jobs in the order in which they come, a few at a time."""
+    """Carry out jobs in the order in which they come, a few at a time; what one raises goes to ``failed``."""
 
-    def __init__(self) -> None:
+    def __init__(self, failed: Callable[[Exception], None]) -> None:
+        self._failed = failed
         self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._threads = [
             threading.Thread(target=self._run, name=f"disk-reader-{number}", daemon=True)
@@ -34,4 +35,7 @@ class Readers:
 
     def _run(self) -> None:
         while (job := self._jobs.get()) is not None:
-            job()
+            try:
+                job()
+            except Exception as error:  # noqa: BLE001  (handed on, to be counted and logged)
+                self._failed(error)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Protocol
@@ -94,8 +94,11 @@ class SegmentStore(Protocol):
         ``done(False)`` on any fault, counted by its kind; the record is then not used again.
         """
 
-    def index(self, found: Callable[[Sequence[SegmentRecord]], None], finished: Callable[[], None]) -> None:
-        """Read the headers of all files, in batches and parents before children; payloads stay unread."""
+    def index(self, found: Callable[[Sequence[SegmentRecord]], None], finished: Callable[[int], None]) -> None:
+        """Read the headers of all files, in batches and parents before children; payloads stay unread.
+
+        ``finished`` is told how many records were left out, since what is before them is not there.
+        """
 
     def note_use(self, keys: Sequence[bytes]) -> None:
         """These were of use just now: they are collected later than others."""
@@ -105,6 +108,12 @@ class SegmentStore(Protocol):
 
     def discard(self, keys: Sequence[bytes]) -> None:
         """Delete these files."""
+
+    def discard_owned(self, owner: str, keep: Collection[bytes], done: Callable[[int], None]) -> None:
+        """Delete what is or may be ``owner``'s, also what the index left out, but for ``keep`` and what lies before.
+
+        ``done`` is told how many files could not be deleted, once all were tried.
+        """
 
     def watch_losses(self, lost: Callable[[Sequence[bytes]], None]) -> None:
         """Call ``lost`` with the keys of files that went without having been discarded."""

@@ -55,9 +55,11 @@ class RecordFiles:
         path = self.path(record)
         header = encode_header(record, namespace=self._namespace, payload_checksum=checksum(payload))
         with faults_of(path):
+            self._check_directory(self.directory)
             with suppress(FileExistsError):
                 self._files.make_directory(path.parent)
                 self._files.sync_directory(self.directory)
+            self._check_directory(path.parent)
             return write_whole(self._files, path, (header, payload), stopped=stopped)
 
     def read_header(self, path: Path) -> FoundFile:
@@ -88,16 +90,19 @@ class RecordFiles:
     def remove(self, path: Path) -> None:
         """Raises DiskFault; what is not there is removed already."""
         with faults_of(path), suppress(FileNotFoundError):
+            self._check_way(path)
             self._files.remove(path)
 
     def touch(self, path: Path) -> None:
         """Let the file say that it was of use just now; raises DiskFault."""
         with faults_of(path):
+            self._check_way(path)
             self._files.touch(path)
 
     @contextmanager
     def _open(self, path: Path) -> Iterator[tuple[int, FileStatus]]:
         with faults_of(path):
+            self._check_way(path)
             file = self._files.open(path)
             try:
                 status = self._files.status_of(file)
@@ -106,6 +111,15 @@ class RecordFiles:
                 yield file, status
             finally:
                 self._files.close(file)
+
+    def _check_way(self, path: Path) -> None:
+        self._check_directory(path.parents[1])
+        self._check_directory(path.parent)
+
+    def _check_directory(self, path: Path) -> None:
+        """Raises DiskFault when it is a link: anything may lie behind it."""
+        if not self._files.status(path).is_directory:
+            raise DiskFault(FaultKind.FOREIGN, f"{path} is no directory")
 
     def _header(self, file: int, status: FileStatus, path: Path) -> Header:
         beginning = memoryview(bytearray(min(BEGINNING_BYTES, status.size_bytes)))
@@ -127,6 +141,8 @@ class RecordFiles:
             raise DiskFault(FaultKind.NAMESPACE)
         if key_of_file(path.name) != header.record.key:
             raise DiskFault(FaultKind.KEY, "it is not that of the file's name")
+        if path != self.path(header.record):
+            raise DiskFault(FaultKind.KEY, "the file lies in another's directory")
         if status.size_bytes < header.file_bytes:
             raise DiskFault(FaultKind.SHORT, "the payload is cut off")
         if status.size_bytes > header.file_bytes:

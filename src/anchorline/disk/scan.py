@@ -27,6 +27,8 @@ class Found:
     """Parents before children; those whose parent is not there are left out."""
     entries: dict[str, Entry] = field(default_factory=dict)
     faults: list[DiskFault] = field(default_factory=list)
+    orphans: int = 0
+    """Records that were left out for that."""
 
 
 def scan(records: RecordFiles, files: Files, *, cleans: bool, stopped: Callable[[], bool] = lambda: False) -> Found:
@@ -41,12 +43,12 @@ def scan(records: RecordFiles, files: Files, *, cleans: bool, stopped: Callable[
         if stopped():
             break
         try:
+            if key_of_file(path.name.removesuffix(TEMPORARY_SUFFIX)) is None:
+                raise _fault(FaultKind.FOREIGN, path)
             if path.name.endswith(TEMPORARY_SUFFIX):
                 if cleans:
                     records.remove(path)
                 continue
-            if key_of_file(path.name) is None:
-                raise _fault(FaultKind.FOREIGN, path)
             at = records.read_header(path)
         except DiskFault as fault:
             _note_unusable(path, files, fault, found)
@@ -54,6 +56,7 @@ def scan(records: RecordFiles, files: Files, *, cleans: bool, stopped: Callable[
         all_records.append(at.header.record)
         found.entries[name_of(path)] = _entry(at, records.directory.name)
     found.records, orphans = in_order(all_records)
+    found.orphans = len(orphans)
     found.faults += [_fault(FaultKind.PARENT, records.path(orphan)) for orphan in orphans]
     return found
 
@@ -75,6 +78,7 @@ def _entry(at: FoundFile, namespace: str) -> Entry:
         last_use_seconds=at.status.modified_seconds,
         file_use_seconds=at.status.modified_seconds,
         parent=None if parent is None else entry_name(namespace, parent),
+        owner=at.header.record.owner,
     )
 
 
@@ -109,6 +113,9 @@ def _listed(directory: Path, files: Files, faults: list[DiskFault]) -> list[str]
     try:
         return files.list(directory)
     except FileNotFoundError:
+        return []
+    except NotADirectoryError:  # or a link to one, where anything may lie
+        faults.append(_fault(FaultKind.FOREIGN, directory))
         return []
     except OSError as error:
         faults.append(fault_of(error, directory))

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -22,12 +22,13 @@ from anchorline.disk.counters import DiskCounters, Unwritten
 from anchorline.disk.directory import DiskDirectory
 from anchorline.disk.faults import DAMAGED, DiskFault, FaultKind, fault_of, faults_of
 from anchorline.disk.files import Files
-from anchorline.disk.format import header_bytes, key_of_file
+from anchorline.disk.format import MAX_HEADER_BYTES, header_bytes, key_of_file
 from anchorline.disk.namespace import Namespace
 from anchorline.disk.reader import Readers
 from anchorline.disk.record import SegmentRecord
 from anchorline.disk.record_files import RecordFiles
-from anchorline.disk.scan import entry_name, scan
+from anchorline.disk.removal import Remover
+from anchorline.disk.scan import Found, entry_name, scan
 from anchorline.disk.speed import ReadSpeed
 from anchorline.disk.whole_file import Stopped
 from anchorline.disk.writer import STOP_SECONDS, PendingWrite, Writer
@@ -72,14 +73,15 @@ class FileStore:
         self._clock, self._timer = clock, timer
         self._lock = threading.Lock()
         self._catalog = Catalog()
+        self._remover = Remover(self._directory, self._own, self._catalog, self._lock, self._note_fault)
         self._counters = DiskCounters()
         self._speed = ReadSpeed()
         self._stale: set[str] = set()
         self._paused_until = 0.0
         self._lost: Callable[[Sequence[bytes]], None] = lambda keys: None
         self._directory.open()
-        self._writer = Writer(self._write, queue_bytes=queue_bytes)
-        self._readers = Readers()
+        self._writer = Writer(self._write, queue_bytes=queue_bytes, failed=self._note_error)
+        self._readers = Readers(self._note_error)
 
     @property
     def used_bytes(self) -> int:
@@ -102,7 +104,8 @@ class FileStore:
 
     def write(self, record: SegmentRecord, payload: memoryview, done: Callable[[bool], None]) -> bool:
         assert payload.nbytes == record.payload_bytes
-        if header_bytes(record) + record.payload_bytes > self._size_bytes:
+        size_bytes = header_bytes(record)
+        if size_bytes > MAX_HEADER_BYTES or size_bytes + record.payload_bytes > self._size_bytes:
             reason: Unwritten | None = Unwritten.OVERSIZE
         elif self._clock() < self._paused_until:
             reason = Unwritten.PAUSED
@@ -119,7 +122,7 @@ class FileStore:
             return
         self._readers.do(partial(self._answer, record, target, done))
 
-    def index(self, found: Callable[[Sequence[SegmentRecord]], None], finished: Callable[[], None]) -> None:
+    def index(self, found: Callable[[Sequence[SegmentRecord]], None], finished: Callable[[int], None]) -> None:
         """To be called once, before the first ``write``: until then nothing is known of what is there."""
         self._writer.do(partial(self._index, found, finished))
         self._writer.do(self._index_others)
@@ -141,6 +144,11 @@ class FileStore:
         self._writer.cancel(set(keys))
         names = [self._name(key) for key in keys]
         self._writer.do(partial(self._discard, names))
+
+    def discard_owned(self, owner: str, keep: Collection[bytes], done: Callable[[int], None]) -> None:
+        names = [self._name(key) for key in keep]
+        if not self._writer.do(partial(self._discard_owned, owner, names, done)):
+            done(len(self._owned(owner, names)))
 
     def watch_losses(self, lost: Callable[[Sequence[bytes]], None]) -> None:
         self._lost = lost
@@ -169,7 +177,7 @@ class FileStore:
             self._own.read(record, target)
         except DiskFault as fault:
             self._note_fault(fault)
-            self._give_up(self._name(record.key), fault)
+            self._give_up(self._name(record.key), fault.kind)
             return False
         seconds = self._timer() - started
         with self._lock:
@@ -179,26 +187,30 @@ class FileStore:
         self.note_use([record.key])
         return True
 
-    def _give_up(self, name: str, fault: DiskFault) -> None:
+    def _give_up(self, name: str, kind: FaultKind) -> None:
         """Not use a file again; remove it when it can never be of use."""
         with self._lock:
             self._catalog.mark_unusable(name)
-        if fault.kind is FaultKind.MISSING or fault.kind in DAMAGED:
+        if kind is FaultKind.MISSING or kind in DAMAGED:
             self._writer.do(partial(self._remove_unusable, name))
 
     # On the writer thread
 
-    def _index(self, found: Callable[[Sequence[SegmentRecord]], None], finished: Callable[[], None]) -> None:
+    def _index(self, found: Callable[[Sequence[SegmentRecord]], None], finished: Callable[[int], None]) -> None:
+        orphans = 0
         try:
-            self._restore_directory()
-        except DiskFault as fault:
-            self._note_fault(fault)
-        records = self._scan(self._own)
-        with self._lock:
-            self._counters.indexed_records += len(records)
-        for start in range(0, len(records), BATCH_RECORDS):
-            found(records[start : start + BATCH_RECORDS])
-        finished()
+            try:
+                self._restore_directory()
+            except DiskFault as fault:
+                self._note_fault(fault)
+            here = self._scan(self._own)
+            records, orphans = here.records, here.orphans
+            with self._lock:
+                self._counters.indexed_records += len(records)
+            for start in range(0, len(records), BATCH_RECORDS):
+                found(records[start : start + BATCH_RECORDS])
+        finally:
+            finished(orphans)
 
     def _index_others(self) -> None:
         """Take note of what the files of other namespaces take, and keep the limit."""
@@ -211,14 +223,14 @@ class FileStore:
             self._scan(RecordFiles(self._directory.path / name, bytes.fromhex(name), self._files))
         self._make_room(0)
 
-    def _scan(self, records: RecordFiles) -> list[SegmentRecord]:
-        found = scan(records, self._files, cleans=True, stopped=self._writer.stopped.is_set)
+    def _scan(self, records: RecordFiles) -> Found:
+        found = scan(records, self._files, cleans=self._remover.is_allowed(), stopped=self._writer.stopped.is_set)
         with self._lock:
             for name, entry in found.entries.items():
                 self._catalog.add(name, entry)
         for fault in found.faults:
             self._note_fault(fault)
-        return found.records
+        return found
 
     def _write(self, write: PendingWrite) -> bool:
         """Whether the file is there now."""
@@ -240,7 +252,9 @@ class FileStore:
             self._count_unwritten(reason)
             return False
         now = self._clock()
-        entry = Entry(size_bytes=size_bytes, last_use_seconds=now, file_use_seconds=now, parent=parent)
+        entry = Entry(
+            size_bytes=size_bytes, last_use_seconds=now, file_use_seconds=now, parent=parent, owner=record.owner
+        )
         with self._lock:
             self._catalog.add(name, entry)
             self._counters.written_records += 1
@@ -302,56 +316,46 @@ class FileStore:
 
     def _collect(self, names: Sequence[str]) -> None:
         before = self.used_bytes
-        gone = self._remove(names)
+        gone = self._remover.remove(names)
         with self._lock:
             self._counters.collected_files += len(gone)
             self._counters.collected_bytes += before - self._catalog.used_bytes
         self._tell_losses(gone)
 
-    def _remove(self, names: Iterable[str]) -> list[str]:
-        """Remove files; names those that are gone now."""
-        gone = []
-        for name in names:
-            try:
-                self._own.remove(self._directory.path / name)
-            except DiskFault as fault:
-                self._note_fault(fault)
-                with self._lock:
-                    self._catalog.mark_stuck(name)
-                continue
-            with self._lock:
-                self._catalog.remove(name)
-            gone.append(name)
-        return gone
-
     def _discard(self, names: Sequence[str]) -> None:
-        self._remove(names)
+        self._remover.remove(names)
+
+    def _discard_owned(self, owner: str, keep: Sequence[str], done: Callable[[int], None]) -> None:
+        gone: list[str] = []
+        names = self._owned(owner, keep)
+        try:
+            gone = self._remover.remove(names)
+        finally:
+            done(len(names) - len(gone))
 
     def _remove_unusable(self, name: str) -> None:
         with self._lock:
             if self._catalog.is_usable(name):
                 return  # it was written again
-        self._remove([name])
+        self._remover.remove([name])
 
     def _touch(self) -> None:
         """Let the files say that they were of use."""
         with self._lock:
             names, self._stale = self._stale, set()
-        gone = []
-        for name in names:
-            try:
-                self._own.touch(self._directory.path / name)
-            except DiskFault as fault:
-                self._note_fault(fault)
-                if fault.kind is FaultKind.MISSING:
-                    self._give_up(name, fault)
-                    gone.append(name)
+        gone = self._remover.touch(names)
+        for name in gone:
+            self._give_up(name, FaultKind.MISSING)
         self._tell_losses(gone)
 
     # On any thread
 
     def _name(self, key: bytes) -> str:
         return entry_name(self._namespace.directory, key)
+
+    def _owned(self, owner: str, keep: Iterable[str]) -> list[str]:
+        with self._lock:
+            return self._catalog.owned(owner, self._namespace.directory, keep=keep)
 
     def _tell_losses(self, names: Iterable[str]) -> None:
         own = f"{self._namespace.directory}/"
@@ -369,6 +373,11 @@ class FileStore:
             self._counters.faults[fault.kind] += 1
             first = self._counters.faults[fault.kind] == 1
         log.log(logging.WARNING if first else logging.DEBUG, "disk tier: %s", fault)
+
+    def _note_error(self, error: Exception) -> None:
+        """What no fault explains: the server goes on without what it befell."""
+        log.error("disk tier: this should not happen", exc_info=error)
+        self._note_fault(DiskFault(FaultKind.UNEXPECTED, repr(error)))
 
     def _count_unwritten(self, reason: Unwritten) -> None:
         with self._lock:

@@ -26,11 +26,15 @@ class PendingWrite:
 class Writer:
     """Takes writes up to a number of bytes, and chores without limit, which go before writes.
 
-    ``write`` is called on the thread for each write and says whether the file is there.
+    ``write`` is called on the thread for each write and says whether the file is there. What a write or a chore raises
+    goes to ``failed``, and the thread goes on.
     """
 
-    def __init__(self, write: Callable[[PendingWrite], bool], *, queue_bytes: int) -> None:
+    def __init__(
+        self, write: Callable[[PendingWrite], bool], *, queue_bytes: int, failed: Callable[[Exception], None]
+    ) -> None:
         self._write = write
+        self._failed = failed
         self._queue_bytes = queue_bytes
         self._changed = threading.Condition()
         self._writes: deque[PendingWrite] = deque()
@@ -56,12 +60,13 @@ class Writer:
             self._changed.notify()
         return None
 
-    def do(self, chore: Callable[[], None]) -> None:
-        """Do this on the thread, soon; not once closed."""
+    def do(self, chore: Callable[[], None]) -> bool:
+        """Do this on the thread, soon; False once closed, when it is not done."""
         with self._changed:
             if not self._closing:
                 self._chores.append(chore)
                 self._changed.notify()
+            return not self._closing
 
     def cancel(self, keys: Collection[bytes]) -> None:
         """Leave out writes of these that have not begun; they are ``done``, and not there."""
@@ -88,7 +93,10 @@ class Writer:
 
     def _run(self) -> None:
         while (job := self._next()) is not None:
-            job()
+            try:
+                job()
+            except Exception as error:  # noqa: BLE001  (handed on, to be counted and logged)
+                self._failed(error)
 
     def _next(self) -> Callable[[], None] | None:
         with self._changed:

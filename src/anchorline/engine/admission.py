@@ -196,7 +196,9 @@ class Admission:
         assert self.cache is not None
         self._note_call(stream)  # room is made by what its segments are worth now that they are used
         match = self.prospector.match(stream)
-        load = self.cache.load(stream.call.prompt, match, stream.buffer.count - 1)
+        limit = stream.buffer.count - 1
+        prefill_seconds = (limit - match.restorable) * self.meter.speeds.prefill_seconds_per_token
+        load = self.cache.load(stream.call.prompt, match, limit, prefill_seconds=prefill_seconds)
         stream.asked = Asked(load, match.restorable)
         return None if load is None else LoadHold(load, now)
 

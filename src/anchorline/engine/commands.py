@@ -139,6 +139,8 @@ class Cleared:
 
     freed_bytes: int
     kept_bytes: int
+    undeleted_files: Future[int]
+    """How many files of the disk tier could not be deleted, once all were tried."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,14 +152,17 @@ class ClearCache:
 
     def perform(self, loop: EngineLoop) -> Cleared:
         """Nothing is freed where the cache is off."""
+        undeleted: Future[int] = Future()
         if loop.cache is None:
-            return Cleared(freed_bytes=0, kept_bytes=0)
+            undeleted.set_result(0)
+            return Cleared(freed_bytes=0, kept_bytes=0, undeleted_files=undeleted)
         if self.pins:
             for pin in loop.cache.pins.of(self.tenant):
                 loop.cache.pins.remove(pin)
         loop.forget_idle(self.tenant)
-        freed = loop.cache.clear(self.tenant)
-        return Cleared(freed_bytes=freed, kept_bytes=loop.cache.held_bytes(self.tenant))
+        freed = loop.cache.clear(self.tenant, undeleted.set_result)
+        kept = loop.cache.held_bytes(self.tenant)
+        return Cleared(freed_bytes=freed, kept_bytes=kept, undeleted_files=undeleted)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -274,14 +274,15 @@ class Engine:
                 self._stats, published = self._snapshot(), now
 
     def _commands(self) -> Iterator[_Incoming]:
-        """What came in; waits for it when there is nothing to do but to look at the memory now and then.
+        """What came in; waits for it when there is nothing to do but to look at memory and clock now and then.
 
         What is not taken stays in the inbox.
         """
         waits = not self._loop.has_work
+        looks = self._watch is not None or bool(self._loop.waiting)
         while True:
             try:
-                yield self._inbox.get(waits, None if self._watch is None else CHECK_SECONDS)
+                yield self._inbox.get(waits, CHECK_SECONDS if looks else None)
             except Empty:
                 return
             waits = False

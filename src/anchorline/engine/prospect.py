@@ -119,9 +119,10 @@ class Prospector:
 
     def _plan(self, stream: Stream, match: Match, residents: list[Resident]) -> Plan:
         limit, disk, speeds = stream.buffer.count - 1, None, self.meter.speeds
-        if self.cache is not None and self.cache.disk is not None and stream.asked is None:
+        tier = None if self.cache is None else self.cache.disk
+        if tier is not None and stream.asked is None and not tier.is_resting:
             disk = disk_chain(match, limit, stateful=self.stateful)
-            speeds = replace(speeds, load_seconds_per_byte=self.cache.disk.read_seconds_per_byte)
+            speeds = replace(speeds, load_seconds_per_byte=tier.read_seconds_per_byte)
         return make_plan(
             stream.buffer.count,
             residents,

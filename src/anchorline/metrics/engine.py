@@ -70,6 +70,7 @@ _COUNTERS = (
     _Declared("evicted_bytes", "cache.evicted_bytes", "Bytes evicted from the host tier."),
     _Declared("disk_loads", "disk.loads", "Times that calls waited for the disk tier."),
     _Declared("disk_refused_loads", "disk.refused_loads", "Times that the host tier had no room for what is on disk."),
+    _Declared("disk_given_up_loads", "disk.given_up_loads", "Times that reading from disk took too long."),
     _Declared("disk_written_records", "disk.store.written_records", "Rows and states written to disk."),
     _Declared("disk_written_bytes", "disk.store.written_bytes", "Bytes written to disk."),
     _Declared("disk_read_records", "disk.store.read_records", "Rows and states read from disk."),

@@ -38,6 +38,9 @@ from anchorline.server.warming import WarmOrder
 
 T = TypeVar("T")
 
+DELETION_SECONDS = 10.0
+"""How long the answer to a clear waits for files to be deleted."""
+
 
 class AnchorRoutes:
     """Handlers bound to one server's state."""
@@ -71,7 +74,14 @@ class AnchorRoutes:
 
     async def clear(self, request: Request) -> Response:
         pins = parse_clear(await self._body(request))
-        return json_response(cleared(await self._ask(ClearCache(tenant=self._tenant(request), pins=pins))))
+        result = await self._ask(ClearCache(tenant=self._tenant(request), pins=pins))
+        # A wait that ends early must not cancel what the disk tier is going to answer.
+        deletion = asyncio.shield(asyncio.wrap_future(result.undeleted_files))
+        try:
+            undeleted = await asyncio.wait_for(deletion, DELETION_SECONDS)
+        except TimeoutError:
+            undeleted = None
+        return json_response(cleared(result, undeleted_files=undeleted))
 
     def _tenant(self, request: Request) -> str:
         """Whose pins a request is about. Raises RequestError."""
