@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import socketserver
 import threading
@@ -86,6 +87,22 @@ def test_other_calls_go_through_and_are_not_written(
         assert httpx.post(f"{url}/tokenize", json={"content": "a"}).json() == {"ok": 1}
     assert upstream.seen[0][0].scope["raw_path"] == b"/v1/models/a%2Fb"
     assert read_trace(trace).requests == ()
+
+
+@pytest.mark.parametrize(
+    "target", [f"{CHAT}/../../x", f"{CHAT}/.", "/v1/%2e%2E/x", "/..", f"{CHAT}#x"], ids=lambda target: target[-8:]
+)
+def test_a_path_that_would_reach_the_upstream_as_another_is_refused(
+    upstream: Upstream, upstream_at: str, trace: Path, target: str
+) -> None:
+    with recording(upstream_at, trace) as (url, _):
+        connection = http.client.HTTPConnection(url.removeprefix("http://"))  # sends the path as it is
+        connection.request("POST", target, body="{}", headers={"content-type": "application/json"})
+        answer = connection.getresponse()
+        assert answer.status == 400
+        assert "must have no '.'" in json.loads(answer.read())["error"]["message"]
+        connection.close()
+    assert upstream.seen == []
 
 
 def test_a_stream_goes_through_byte_for_byte(upstream_at: str, trace: Path, upstream: Upstream) -> None:

@@ -157,8 +157,13 @@ def _check_path(path: Any) -> None:
     """Raise for what is not the path of one call on the server that calls are sent to, as it stands."""
     if not isinstance(path, str):
         raise TypeError("path is no text")
-    if _PATH.fullmatch(path) is None or _DOT_SEGMENT.search(path.partition("?")[0]):
+    if _PATH.fullmatch(path) is None or has_dot_segment(path.partition("?")[0]):
         raise ValueError(f"path {path[:SHOWN_CHARACTERS]!a} is not one of a server, like {CHAT_PATH}")
+
+
+def has_dot_segment(path: str) -> bool:
+    """Whether clients and servers may take ``path`` to be another one, as ``/a/../b`` is ``/b``."""
+    return _DOT_SEGMENT.search(path) is not None
 
 
 def _check_can_be_sent(entry: Any) -> None:

@@ -20,8 +20,9 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from anchorline.api.errors import ApiError
+from anchorline.bench.trace import SHOWN_CHARACTERS, has_dot_segment
 from anchorline.config import ServerConfig
-from anchorline.errors import AnchorlineError, ConfigError
+from anchorline.errors import AnchorlineError, ConfigError, RequestError
 from anchorline.limits import Limits
 from anchorline.record.recorder import TRACE_PATHS, UNANSWERED, Recorder
 from anchorline.server.access import AccessGuard
@@ -89,6 +90,7 @@ class Proxy:
         self._tls = httpx.create_ssl_context()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        _check_target(scope["raw_path"].decode("latin-1"))
         body = await read_body(Request(scope, receive), limits=self._limits)
         recorded = scope["method"] == "POST" and scope["path"] in TRACE_PATHS
         call = self._recorder.begin(scope["path"], body) if recorded else None
@@ -122,6 +124,12 @@ class Proxy:
             type="server_error",
             code="upstream_unreachable",
         )
+
+
+def _check_target(path: str) -> None:
+    """Raises RequestError for a path that would reach the upstream as another one."""
+    if has_dot_segment(path) or "#" in path:
+        raise RequestError(f"the path {path[:SHOWN_CHARACTERS]!a} must have no '.', no '..' and no '#' part")
 
 
 class Answer:

@@ -13,6 +13,7 @@ from anchorline.bench.trace import CHAT_PATH, TraceRequest
 
 REQUEST = TraceRequest(path=CHAT_PATH, body={}, arrival_seconds=0.0, end_seconds=0.0)
 WAIT_SECONDS = 60.0
+AGES_SECONDS = 1e12
 
 
 def planned(index: int, *after: int, gap: float = 0.0, earliest: float = 0.0) -> PlannedCall:
@@ -64,15 +65,23 @@ def test_no_call_is_sent_before_it_is_due() -> None:
     assert done[3].sent_seconds >= 0.08
 
 
-def test_a_call_that_is_due_in_ages_is_waited_for() -> None:
-    """Longer than a thread can wait at once; the clock goes on when the first call has ended."""
-    now = [0.0]
+def test_a_call_may_be_due_in_ages() -> None:
+    """Longer than a thread can wait at once. The first call ends, and the ages with it, once the plan waits."""
+    now, looked = [0.0], threading.Semaphore(0)
+
+    def clock() -> float:
+        seconds = now[0]
+        if threading.current_thread() is threading.main_thread():
+            looked.release()
+        return seconds
 
     def send(call: PlannedCall) -> int:
-        now[0] = 1e12
+        for _ in ("start", "first call due?", "second call due?", "how long to wait?"):
+            looked.acquire(timeout=WAIT_SECONDS)
+        now[0] = AGES_SECONDS
         return call.index
 
-    done = run_plan([planned(0), planned(1, earliest=1e12)], send, concurrency=2, clock=lambda: now[0])
+    done = run_plan([planned(0), planned(1, earliest=AGES_SECONDS)], send, concurrency=2, clock=clock)
     assert [each.result for each in done] == [0, 1]
 
 
