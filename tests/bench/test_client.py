@@ -26,8 +26,8 @@ def test_no_other_host_is_called(how: str) -> None:
     ("answer", "said"),
     [
         (PlainTextResponse("[" * 200_000, status_code=500), r"HTTP 500: \[\["),
-        (PlainTextResponse("[" * 200_000), "did not answer with JSON: more than 200 levels"),
-        (PlainTextResponse('{"a": NaN}'), "NaN is no finite number"),
+        (PlainTextResponse("[" * 200_000), "did not answer with JSON"),
+        (PlainTextResponse('{"a": NaN}'), "did not answer with JSON"),
         (PlainTextResponse("{}", headers={"content-encoding": "gzip"}), "not encoded as its headers say"),
         (PlainTextResponse("a", status_code=500, headers={"content-type": "text/plain; charset=hex"}), "HTTP 500: a"),
         (JSONResponse({"error": {"message": f"not with {KEY}", "code": 7}}, status_code=401), "not with KEY"),

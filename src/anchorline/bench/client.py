@@ -248,7 +248,7 @@ class Client:
             try:
                 return decoded(response.content)
             except ValueError as error:
-                message = f"{response.url} did not answer with JSON: {error}"
+                message = f"{response.url} did not answer with JSON"
                 raise CallFailed(message, status=response.status_code) from error
         try:
             error_told = dict(decoded(response.content)["error"])
