@@ -68,6 +68,7 @@ def test_the_words_of_a_block_are_always_the_same() -> None:
         ("{", "line 2"),
         ({**LINE, "input_length": "many"}, "input_length"),
         ({**LINE, "input_length": 0, "hash_ids": []}, "lengths"),
+        ({**LINE, "timestamp": 1e300}, "timestamp"),
         ({**LINE, "hash_ids": [1]}, "--block-tokens"),
         ({**LINE, "hash_ids": [1, 2, 3]}, "--block-tokens"),
         ({"timestamp": 0, "hash_ids": []}, "input_length"),
