@@ -36,6 +36,8 @@ from anchorline.bench.process import ServerProcess, start_anchorline
 from anchorline.errors import AnchorlineError
 from anchorline.llama.model import TEST_PREFIX
 
+WARM_UP_CALLS, WARM_UP_TOKENS = 2, 3000
+"""What a server works through before it is measured: the second call differs from one that it has seen."""
 SLACK_SHARE = 0.25
 """Of live KV and budget: what the server may take beyond them."""
 WASTE_MAX = 1.05
@@ -125,7 +127,8 @@ def run(model: str, load: Load, *, arguments: Sequence[str] = (), progress: Call
     """Measure a server with the smallest cache, then let one with the whole budget serve ``load``."""
     footprint = measure_footprint(model, load.context_tokens)
     with serve(model, load, SMALLEST_CACHE_BYTES, arguments) as server, Client(server.wait_until_listening()) as client:
-        client.chat(body("warm up", []))
+        for seed in range(WARM_UP_CALLS):
+            client.chat(body(Writer(client, seed=seed).text(min(load.tokens, WARM_UP_TOKENS)), []))
         smallest_bytes = process_bytes(server.pid, "VmData")
     slack_bytes = int(SLACK_SHARE * (footprint.kv_bytes + load.budget_bytes))
     limit_bytes = smallest_bytes + load.budget_bytes + slack_bytes
