@@ -73,7 +73,8 @@ class Admission:
         stream.hold = self._hold(stream, prospect.plan, started)
         if stream.hold is None and prospect.plan.load_bytes:
             stream.hold = self._load(stream, started)
-            prospect = self.prospector.look(stream, self.prospector.match(stream))
+            if stream.hold is None:
+                prospect = self.prospector.look(stream, self.prospector.match(stream))
         if stream.hold is not None:
             return Outcome.HELD
         match, plan = prospect.match, prospect.plan
