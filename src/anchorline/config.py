@@ -245,7 +245,7 @@ class EngineConfig:
     resident_idle: int = setting(
         2,
         "--resident-idle",
-        "Finished sequences kept in the live cache so that they go on without a restore.",
+        "Most finished sequences kept in the live cache, so that they go on without a restore.",
         minimum=0,
         maximum=250,
     )

@@ -11,6 +11,7 @@ from anchorline.config import EngineConfig
 from anchorline.engine.engine import make_cache
 from anchorline.engine.loop import EngineLoop
 from anchorline.engine.request import CallReport, GenerationRequest, TokenForcer
+from anchorline.engine.speeds import SpeedMeter
 from anchorline.engine.stream import Call, open_call
 from anchorline.llama.interface import SamplingParams, TokenConstraint
 from tests.support.consumer import Recorder
@@ -40,6 +41,12 @@ def make_prompt(ids: list[int], *, head: int | None = None, ends: tuple[int, ...
         pin_head=pin,
         message_starts=(0, *ends),
     )
+
+
+def make_cells_dear(meter: SpeedMeter, *, seconds_per_token_cell: float = 1e-5) -> None:
+    """Let ``meter`` have measured what each cell that attention runs over costs."""
+    for cells in range(0, 10_000, 1000):
+        meter.prefilled(512, 512 * (1e-4 + seconds_per_token_cell * cells), cells=cells)
 
 
 class Harness:

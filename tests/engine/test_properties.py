@@ -13,7 +13,7 @@ from anchorline.engine.request import CallReport
 from anchorline.engine.stream import Call
 from anchorline.errors import Cancelled
 from anchorline.llama.interface import MemoryKind
-from tests.engine.harness import Harness, make_prompt
+from tests.engine.harness import Harness, make_cells_dear, make_prompt
 from tests.support.consumer import Recorder
 from tests.support.fake_runtime import FakeRuntime, Faults, expected_reply
 
@@ -65,6 +65,8 @@ def worlds(draw: st.DrawFn) -> tuple[Harness, FakeRuntime]:
         checkpoint_every=draw(st.sampled_from([0, 7])),
         eviction=draw(st.sampled_from(sorted(EVICTION))),
     )
+    if draw(st.booleans()):
+        make_cells_dear(harness.loop.meter)
     return harness, runtime
 
 

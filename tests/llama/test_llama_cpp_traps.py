@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from anchorline.llama.blobs import HEADER_BYTES, KV_HEADER_BYTES
 from anchorline.llama.library import api
 from anchorline.llama.model import Model
 from anchorline.llama.runtime import LlamaRuntime
@@ -25,6 +26,7 @@ _SPLIT_CACHE = """
 import numpy as np
 from anchorline.llama import testmodel
 from anchorline.llama.batch import LlamaBatch
+from anchorline.llama.blobs import HEADER_BYTES, KV_HEADER_BYTES
 from anchorline.llama.library import api
 
 model = testmodel.build("llama", context_tokens=1024, seed=0).handle
@@ -123,3 +125,29 @@ def test_an_empty_sequence_may_start_anywhere(runtime: LlamaRuntime) -> None:
     feed(runtime, random_tokens(5), start=7)
     with pytest.raises(Exception, match="positions 7 to 11"):
         runtime.length(0)
+
+
+def test_new_tokens_take_the_lowest_free_cells(runtime: LlamaRuntime) -> None:
+    """What ``engine.cells`` works out rests on it, for decoded and imported tokens. Blobs list cells in their order."""
+    tokens = random_tokens(12)
+
+    def order(sequence: int) -> list[int]:
+        start = HEADER_BYTES + KV_HEADER_BYTES
+        count, step = runtime.length(sequence), runtime.layout.cell_bytes
+        cells = np.frombuffer(_get_data(runtime, sequence)[start : start + count * step], np.int32)
+        return list(cells[:: step // 4])
+
+    feed(runtime, tokens[:4], start=0, sequence=0)
+    rows = export(runtime, 0, 4, sequence=0)
+    feed(runtime, tokens[:8], start=0, sequence=1)
+    runtime.remove(0, 0)
+    feed(runtime, tokens[8:10], start=8, sequence=1)
+    assert order(1) == [8, 9, 0, 1, 2, 3, 4, 5, 6, 7]
+    assert runtime.import_rows(0, rows, 0, 4)
+    runtime.remove(1, 8)
+    feed(runtime, tokens[8:11], start=8, sequence=1)
+    assert order(1) == [8, 9, 0, 1, 2, 3, 4, 5, 6, 7, 10]
+    feed(runtime, tokens[4:6], start=4, sequence=0)
+    runtime.remove(1, 0)
+    feed(runtime, tokens[6:9], start=6, sequence=0)
+    assert order(0) == [6, 7, 0, 1, 8, 2, 3, 4, 5]

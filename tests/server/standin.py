@@ -183,6 +183,7 @@ class StandInEngine:
             decode_calls=5,
             decoded_tokens=40,
             preemptions=6,
+            dropped_idle=Counter(crowding=41),
             host_budget_bytes=1 << 30,
             host_used_bytes=7,
             host_segments=8,

@@ -60,6 +60,8 @@ class Speeds:
     """Measured on this machine, smoothed; the planner's only idea of time."""
 
     prefill_seconds_per_token: float = 1e-3
+    prefill_seconds_per_token_cell: float = 0.0
+    """Part of it: what each cell that attention runs over adds."""
     restore_seconds_per_byte: float = 5e-10
     restore_seconds_per_segment: float = 1e-3
     load_seconds_per_byte: float = 2e-9
@@ -115,7 +117,7 @@ def make_plan(
             resident_tokens=from_resident,
             restored_tokens=restored,
             load_bytes=0 if chain is None else chain.load_bytes,
-            expected_seconds=_restore_seconds(from_resident, restored, chain, speeds)
+            expected_seconds=restore_seconds(from_resident, restored, chain, speeds)
             + (prompt_tokens - restored) * speeds.prefill_seconds_per_token,
         )
         for source, resident, from_resident, restored, chain in candidates
@@ -170,7 +172,7 @@ def _may_continue(resident: Resident, shared: int) -> bool:
     return not resident.busy and given_up <= max(GIVE_UP_TOKENS, GIVE_UP_FRACTION * shared)
 
 
-def _restore_seconds(start: int, end: int, host: HostChain | None, speeds: Speeds) -> float:
+def restore_seconds(start: int, end: int, host: HostChain | None, speeds: Speeds) -> float:
     """Expected seconds to import the segments that lie in [start, end), and to read them; exports are taken whole."""
     if host is None or end <= start:
         return 0.0

@@ -16,6 +16,8 @@ from anchorline.cache.plan import Plan, Resident, Source
 from anchorline.cache.prefix_cache import PrefixCache
 from anchorline.cache.tokens import common_prefix
 from anchorline.cache.tree import NOTHING_MATCHED, Match
+from anchorline.engine.crowding import Ahead
+from anchorline.engine.idle import DropReason, IdleSequences
 from anchorline.engine.live import LiveSequence, SequencePool
 from anchorline.engine.order import Waiting, choose_next
 from anchorline.engine.prospect import PLAN_KINDS, Prospector, ends_of, plan_kind
@@ -53,6 +55,7 @@ class Admission:
     pool: SequencePool
     cache: PrefixCache | None
     saver: Saver
+    idle: IdleSequences
     restorer: Restorer
     prospector: Prospector
     meter: SpeedMeter
@@ -85,6 +88,8 @@ class Admission:
             self._succeed(stream, plan, source)
         if not self._make_room(stream, plan, source, import_end=self._import_end(match, plan)):
             return Outcome.NO_ROOM
+        if not stream.call.request.background:  # nobody waits for those
+            self.idle.make_way(self._ahead(stream, plan), source=source)
         planned = self.clock()
         live = self._seat(stream, plan, source)
         failure, segments = self._put_back(stream, plan, live)
@@ -253,9 +258,16 @@ class Admission:
             if self.pool.free_cells + given_up > wanted_cells:
                 return True
             if idle is not source:
-                self.saver.flush(idle)
-                self.pool.drop(idle)
+                self.idle.drop(idle, DropReason.NO_ROOM)
         return self.pool.free_cells + given_up > own_cells or not self.running
+
+    def _ahead(self, stream: Stream, plan: Plan) -> Ahead:
+        """What the stream will do, and reply as long as others lately."""
+        reply_tokens = min(stream.call.max_tokens - stream.generated, int(self.meter.reply_tokens))
+        return Ahead(
+            imported_tokens=plan.host_tokens,
+            computed_tokens=stream.buffer.count - plan.restored_tokens + reply_tokens,
+        )
 
     def _succeed(self, stream: Stream, plan: Plan, source: LiveSequence | None) -> None:
         """Let a background stream take the place of the sequence that it follows, where it has one of its own."""

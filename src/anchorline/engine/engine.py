@@ -335,6 +335,7 @@ class Engine:
             decode_calls=loop.decode_calls,
             decoded_tokens=loop.decoded_tokens,
             preemptions=loop.preemptions,
+            dropped_idle=loop.idle.dropped.copy(),
             cache_fault=self._cache_fault,
             seals=replace(loop.seals.counters),
         )

@@ -12,6 +12,7 @@ from anchorline.cache.plan import Resident
 from anchorline.cache.prompt import Owners, Prompt
 from anchorline.cache.rows import State
 from anchorline.cache.tokens import common_prefix
+from anchorline.engine.cells import CellMap, Runs, reach
 from anchorline.errors import BackendFailure
 from anchorline.llama.interface import Runtime, TokenArray
 
@@ -96,6 +97,7 @@ class SequencePool:
         self._capabilities = runtime.capabilities
         self._free_ids = list(range(runtime.limits.sequences - 1, -1, -1))
         self._live: dict[int, LiveSequence] = {}
+        self._map = CellMap()
         self._clock = 0
 
     def __iter__(self) -> Iterator[LiveSequence]:
@@ -113,6 +115,22 @@ class SequencePool:
     @property
     def free_cells(self) -> int:
         return self._runtime.limits.context_tokens - self.used_cells
+
+    def cells_of(self, live: LiveSequence) -> Runs:
+        """The cells that ``live`` most likely lies in, those that it shares among them."""
+        self._survey()
+        return self._map.runs(live.id)
+
+    def reach(self, added: int) -> int:
+        """Up to which cell attention runs once ``added`` more are taken."""
+        self._survey()
+        return reach([self._map.runs(sequence) for sequence in self._live], added)
+
+    def _survey(self) -> None:
+        """Let the map know how long the sequences are; before any loses cells, since others grow into those."""
+        if self._capabilities.has_rows:
+            for live in self._live.values():
+                self._map.resize(live.id, live.length)
 
     @property
     def has_free_id(self) -> bool:
@@ -160,6 +178,8 @@ class SequencePool:
         except BackendFailure:
             self.drop(live)
             raise
+        self._survey()
+        self._map.share(source.id, live.id, length)
         live.length = length
         live.shared, live.shared_with = length, source
         return live
@@ -184,7 +204,9 @@ class SequencePool:
 
     def _remove_from(self, live: LiveSequence, length: int) -> None:
         self._runtime.remove(live.id, length)
+        self._survey()
         live.length = length
+        self._map.resize(live.id, length)
         live.shared = min(live.shared, length)
         for other in self._live.values():
             if other.shared_with is live:
@@ -193,6 +215,8 @@ class SequencePool:
     def drop(self, live: LiveSequence) -> None:
         """Empty a sequence and give its id back; cells shared with others stay theirs."""
         self._runtime.remove(live.id, 0)
+        self._survey()
+        self._map.remove(live.id)
         del self._live[live.id]
         self._free_ids.append(live.id)
         sharers = [other for other in self._live.values() if other.shared_with is live]

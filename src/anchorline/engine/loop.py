@@ -13,6 +13,7 @@ from itertools import islice
 from anchorline.cache.prefix_cache import PrefixCache
 from anchorline.config import EngineConfig
 from anchorline.engine.admission import Admission, Outcome
+from anchorline.engine.idle import DropReason, IdleSequences
 from anchorline.engine.live import LiveSequence, SequencePool
 from anchorline.engine.pacing import default_checkpoint_tokens, pauses, tokens_to_pause
 from anchorline.engine.prospect import Prospector
@@ -23,7 +24,7 @@ from anchorline.engine.sampling import sample
 from anchorline.engine.saving import Saver
 from anchorline.engine.schedule import prefill_tokens, share_batch
 from anchorline.engine.sealing import SealLedger, giving_way
-from anchorline.engine.speeds import SpeedMeter
+from anchorline.engine.speeds import PREFILL_TOKENS_MIN, SpeedMeter
 from anchorline.engine.stream import Call, Clock, Stream
 from anchorline.errors import AnchorlineError, BackendFailure, Cancelled, ConstraintFailure
 from anchorline.llama.interface import DecodeStatus, Runtime
@@ -54,11 +55,13 @@ class EngineLoop:
             runtime.capabilities, runtime.limits
         )
         self._saver = Saver(runtime, cache)
+        self.idle = IdleSequences(runtime=runtime, pool=self.pool, cache=cache, saver=self._saver, meter=self.meter)
         self._admission = Admission(
             runtime=runtime,
             pool=self.pool,
             cache=cache,
             saver=self._saver,
+            idle=self.idle,
             restorer=Restorer(runtime=runtime, pool=self.pool, meter=self.meter, clock=clock),
             prospector=Prospector(
                 pool=self.pool, cache=cache, saver=self._saver, meter=self.meter, stateful=self._stateful
@@ -162,7 +165,7 @@ class EngineLoop:
             left.remove(stream)
             if stream.call.request.background and self._saver.has_work:
                 return  # it would have to finish what a step can interrupt
-            self._drop_idle(keep=self._resident_idle)
+            self.idle.keep(self._resident_idle, DropReason.SURPLUS)
             outcome = self._admission.admit(stream)
             if outcome is Outcome.NO_ROOM:
                 self._blocked = True
@@ -225,7 +228,8 @@ class EngineLoop:
         self.decode_calls += 1
         self.decoded_tokens += self.runtime.batch.size
         ended_at = self._clock()
-        self.meter.prefilled(self.runtime.batch.size, ended_at - started)
+        if (tokens := self.runtime.batch.size) >= PREFILL_TOKENS_MIN:
+            self.meter.prefilled(tokens, ended_at - started, cells=self.pool.reach(tokens // 2))
         choosing: list[tuple[Stream, int]] = []
         try:
             for stream, share in work:
@@ -288,7 +292,7 @@ class EngineLoop:
         if stream.choice or call.forked or stream.generated or len(call.streams) == 1:
             return []
         call.forked = True
-        self._drop_idle(keep=self._resident_idle)
+        self.idle.keep(self._resident_idle, DropReason.SURPLUS)
         assert stream.live is not None
         forked: list[Stream] = []
         left = call.streams[1:]
@@ -327,6 +331,8 @@ class EngineLoop:
         assert stream.finish is not None
         call = stream.call
         call.finished_streams += 1
+        if not stream.only_prefills:
+            self.meter.replied(stream.generated)
         call.consumer.on_finish(stream.choice, stream.finish)
         if call.is_finished:
             call.consumer.on_done(call.report(self._clock()))
@@ -353,20 +359,11 @@ class EngineLoop:
             self._saver.capture(live, ends_reply=not at_prompt_end or live.prompt.guessed)
         self._saver.enqueue(live)
         if self._exact:
-            self._drop_idle(keep=0)
-
-    def _drop_idle(self, *, keep: int) -> bool:
-        """Drop the least recently used idle sequences beyond ``keep``, saved; True when one went."""
-        idle = self.pool.idle()
-        surplus = idle[: max(0, len(idle) - keep)]
-        for live in surplus:
-            self._saver.flush(live)
-            self.pool.drop(live)
-        return bool(surplus)
+            self.idle.keep(0, DropReason.SURPLUS)
 
     def _make_room(self) -> list[Call]:
         """The pool is full: drop the idle sequences, else preempt the stream admitted last."""
-        if self._drop_idle(keep=0):
+        if self.idle.keep(0, DropReason.NO_ROOM):
             return []
         youngest = self.running[-1]
         if len(self.running) == 1:

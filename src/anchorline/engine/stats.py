@@ -29,6 +29,8 @@ class EngineStats:
     decoded_tokens: int
     """Prefilled and generated, those of cancelled and failed calls too."""
     preemptions: int
+    dropped_idle: Counter[str] = field(default_factory=Counter)
+    """Finished sequences that left the pool, by reason (``DropReason``). A copy."""
     cache_fault: str | None = None
     """Why the cache is off although it was asked for: what the start-up self-test found."""
     seals: SealCounters = field(default_factory=SealCounters)

@@ -103,6 +103,7 @@ class EngineCollector(Collector):
             value = float(attrgetter(counter.field)(stats))
             yield CounterMetricFamily(f"anchorline_{counter.name}", counter.help, value=value)
         yield _by_class("host_class_tokens", "Tokens in the host tier, by class of call.", stats.host_tokens_by_class)
+        yield _by_reason("dropped_idle", "Idle sequences dropped from the live KV cache.", stats.dropped_idle)
         yield _by_reason("unsaved_cuts", "Cuts that were not saved, by reason.", stats.cache.unsaved)
         yield _by_reason("unmerged_chains", "Failed attempts to shorten a chain, by reason.", stats.cache.unmerged)
         yield _by_reason(

@@ -1,0 +1,108 @@
+"""Finished sequences that stay in the pool until they are gone on from, or have to go."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from anchorline.cache.chains import host_chain
+from anchorline.cache.plan import Speeds, restore_seconds
+from anchorline.cache.prefix_cache import PrefixCache
+from anchorline.engine.crowding import Ahead, Idle, choose_leaving
+from anchorline.engine.live import LiveSequence, SequencePool
+from anchorline.engine.saving import Saver
+from anchorline.engine.speeds import SpeedMeter
+from anchorline.llama.interface import Runtime
+
+log = logging.getLogger("anchorline.engine")
+
+HOST_SHARE_MAX = 0.25
+"""What takes more of the host tier than this is not left to it alone: it might go before it comes back."""
+
+
+class DropReason(StrEnum):
+    """Why an idle sequence left the pool."""
+
+    SURPLUS = "surplus"
+    """More were idle than --resident-idle."""
+    NO_ROOM = "no_room"
+    """Others needed its cells."""
+    CROWDING = "crowding"
+    """Its cells would have slowed a call by more than its restore takes."""
+
+
+@dataclass(slots=True, kw_only=True)
+class IdleSequences:
+    """Decides which finished sequences stay. What goes is saved before."""
+
+    runtime: Runtime
+    pool: SequencePool
+    cache: PrefixCache | None
+    saver: Saver
+    meter: SpeedMeter
+    dropped: Counter[str] = field(default_factory=Counter)
+    """By ``DropReason``."""
+
+    def drop(self, live: LiveSequence, reason: DropReason) -> None:
+        self.saver.flush(live)
+        self.pool.drop(live)
+        self.dropped[reason] += 1
+
+    def keep(self, number: int, reason: DropReason) -> bool:
+        """Drop the least recently used beyond ``number``; True when one went."""
+        idle = self.pool.idle()
+        surplus = idle[: max(0, len(idle) - number)]
+        for live in surplus:
+            self.drop(live, reason)
+        return bool(surplus)
+
+    def make_way(self, ahead: Ahead, *, source: LiveSequence | None) -> None:
+        """Drop what would slow a call that is about to start by more than it is worth; never ``source``.
+
+        Only what the host tier keeps to its last token, so that whoever goes on from it has nothing to prefill again.
+        """
+        speeds = self.meter.speeds
+        if self.cache is None or not speeds.prefill_seconds_per_token_cell:
+            return
+        idle = {live.id: live for live in self.pool.idle() if live is not source and self._is_safe(live, self.cache)}
+        leaving = choose_leaving(
+            [
+                Idle(
+                    sequence=live.id,
+                    cells=self.pool.cells_of(live),
+                    restore_seconds=self._restore_seconds(live, self.cache, speeds),
+                )
+                for live in idle.values()
+            ],
+            [self.pool.cells_of(live) for live in self.pool if live.id not in idle],
+            ahead,
+            speeds,
+        )
+        for live in map(idle.__getitem__, leaving):
+            self.saver.flush(live)
+            if self._kept_tokens(live, self.cache) == live.length:
+                log.debug("sequence %d leaves, as its %d tokens would slow a call", live.id, live.length)
+                self.drop(live, DropReason.CROWDING)
+
+    def _is_safe(self, live: LiveSequence, cache: PrefixCache) -> bool:
+        """Whether the host tier is large enough to be trusted with it."""
+        return self._nbytes(live.length) <= HOST_SHARE_MAX * cache.arena.limit_bytes
+
+    def _nbytes(self, tokens: int) -> float:
+        return tokens * self.runtime.limits.bytes_per_token + self.runtime.capabilities.state_bytes
+
+    def _kept_tokens(self, live: LiveSequence, cache: PrefixCache) -> int:
+        return cache.resume_point(cache.match(live.prompt, live.decoded), live.length)
+
+    def _restore_seconds(self, live: LiveSequence, cache: PrefixCache, speeds: Speeds) -> float:
+        """What it would take to restore a sequence; what is still to be saved of it will be one segment."""
+        stateful = self.runtime.capabilities.has_state
+        chain = host_chain(cache.match(live.prompt, live.decoded), live.length, stateful=stateful)
+        kept = 0 if chain is None else chain.match_tokens
+        seconds = restore_seconds(0, kept, chain, speeds)
+        if kept < live.length:
+            seconds += speeds.restore_seconds_per_segment
+            seconds += self._nbytes(live.length - kept) * speeds.restore_seconds_per_byte
+        return seconds

@@ -1,0 +1,188 @@
+"""Which idle sequences stay live while a call runs, and that those that leave come back without a prefill."""
+
+from __future__ import annotations
+
+from itertools import count
+
+import pytest
+
+from anchorline.cache.prompt import Prompt
+from anchorline.config import EngineConfig, ModelConfig
+from anchorline.engine.engine import make_cache
+from anchorline.engine.idle import DropReason
+from anchorline.engine.loop import EngineLoop
+from anchorline.engine.request import CallReport, GenerationRequest, PlanKind
+from anchorline.engine.stream import open_call
+from anchorline.llama.interface import MemoryKind, SamplingParams
+from anchorline.llama.model import Model, load_model
+from tests.engine.exact import conversation
+from tests.engine.harness import Harness, Ticker, make_cells_dear, make_prompt
+from tests.support.consumer import Recorder
+from tests.support.fake_runtime import FakeRuntime, expected_reply
+from tests.support.runtimes import make_runtime, random_tokens
+
+HEAD = 20
+FIRST = [*range(HEAD), *(n * 7 % 40 for n in range(180))]
+OTHER = [n * 3 % 40 for n in range(5, 205)]
+MORE = [40, 41, 42]
+
+kinds = pytest.mark.parametrize("kind", [MemoryKind.PLAIN, MemoryKind.WINDOWED, MemoryKind.HYBRID])
+
+
+def make(kind: MemoryKind = MemoryKind.PLAIN, *, cache_bytes: int = 1 << 20, dear: bool = True) -> Harness:
+    runtime = FakeRuntime(context_tokens=2000, sequences=6, kind=kind)
+    harness = Harness(runtime, resident_idle=3, cache_bytes=cache_bytes)
+    if dear:
+        make_cells_dear(harness.loop.meter)
+    return harness
+
+
+def goes_on(kind: MemoryKind, ids: list[int]) -> Prompt:
+    return make_prompt([*ids, *expected_reply(ids, 4, kind=kind), *MORE], head=HEAD)
+
+
+def crowding(harness: Harness) -> int:
+    return harness.loop.idle.dropped[DropReason.CROWDING]
+
+
+@kinds
+def test_a_long_prefill_drops_an_idle_sequence_that_comes_back_whole(kind: MemoryKind) -> None:
+    reports = []
+    for dear in (False, True):
+        harness = make(kind, dear=dear)
+        harness.ask(make_prompt(FIRST, head=HEAD))
+        harness.ask(make_prompt(OTHER, head=HEAD))
+        assert crowding(harness) == dear
+        recorder = harness.ask(goes_on(kind, FIRST))
+        assert recorder.tokens[0] == expected_reply(goes_on(kind, FIRST).tokens.tolist(), 4, kind=kind)
+        assert recorder.report is not None
+        reports.append(recorder.report)
+    stayed, left = reports
+    assert (stayed.plan, left.plan) == (PlanKind.CONTINUE, PlanKind.RESTORE)
+    assert left.prefilled_tokens == stayed.prefilled_tokens
+    assert left.restored_tokens == left.host_tokens == stayed.resident_tokens
+
+
+@kinds
+def test_a_short_prefill_drops_nothing(kind: MemoryKind) -> None:
+    harness = make(kind, dear=False)
+    make_cells_dear(harness.loop.meter, seconds_per_token_cell=1e-7)
+    harness.ask(make_prompt(FIRST, head=HEAD))
+    harness.ask(make_prompt(OTHER[:50], head=HEAD))
+    assert crowding(harness) == 0
+
+
+@kinds
+def test_what_a_call_goes_on_from_stays(kind: MemoryKind) -> None:
+    harness = make(kind)
+    harness.ask(make_prompt(FIRST, head=HEAD))
+    longer = make_prompt([*FIRST, *expected_reply(FIRST, 4, kind=kind), *OTHER], head=HEAD)
+    assert harness.report(longer).plan is PlanKind.CONTINUE
+    assert crowding(harness) == 0
+
+
+def test_what_a_call_forks_stays() -> None:
+    harness = make()
+    harness.ask(make_prompt(FIRST * 3, head=HEAD))
+    assert harness.report(make_prompt([*FIRST[:50], *OTHER], head=HEAD)).plan is PlanKind.FORK
+    assert crowding(harness) == 0
+
+
+@kinds
+def test_what_runs_stays(kind: MemoryKind) -> None:
+    harness = make(kind)
+    _, running = harness.open(make_prompt(FIRST, head=HEAD), max_tokens=40)
+    while not running.sampled:
+        harness.loop.step()
+    harness.ask(make_prompt(OTHER, head=HEAD))
+    assert crowding(harness) == 0
+    assert running.tokens[0] == expected_reply(FIRST, 40, kind=kind)
+
+
+@kinds
+@pytest.mark.parametrize("cache_bytes", [1 << 10, 1 << 13], ids=["no room", "room for three"])
+def test_what_a_small_host_tier_might_lose_stays(kind: MemoryKind, cache_bytes: int) -> None:
+    harness = make(kind, cache_bytes=cache_bytes)
+    harness.ask(make_prompt(FIRST, head=HEAD))
+    harness.ask(make_prompt(OTHER, head=HEAD))
+    assert crowding(harness) == 0
+    assert harness.report(goes_on(kind, FIRST)).plan is PlanKind.CONTINUE
+
+
+@kinds
+def test_what_could_not_be_saved_stays(kind: MemoryKind) -> None:
+    harness = make(kind)
+    harness.runtime.faults.export = harness.runtime.faults.state = 1.0
+    harness.ask(make_prompt(FIRST, head=HEAD))
+    harness.ask(make_prompt(OTHER, head=HEAD))
+    assert crowding(harness) == 0
+    assert harness.report(goes_on(kind, FIRST)).plan is PlanKind.CONTINUE
+
+
+@kinds
+def test_what_is_still_to_be_saved_is_saved_before_it_leaves(kind: MemoryKind) -> None:
+    harness = make(kind)
+    _, first = harness.open(make_prompt(FIRST, head=HEAD))
+    while not first.has_ended:
+        harness.loop.step()
+    assert harness.loop.pending_saves
+    harness.ask(make_prompt(OTHER, head=HEAD))
+    assert crowding(harness) == 1
+    assert harness.report(goes_on(kind, FIRST)).prefilled_tokens <= len(MORE) + 1
+
+
+def test_a_call_made_ahead_of_need_drops_nothing() -> None:
+    harness = make()
+    harness.ask(make_prompt(FIRST, head=HEAD))
+    harness.seal(OTHER)
+    harness.run()
+    assert crowding(harness) == 0
+
+
+def test_what_leaves_is_counted_by_reason() -> None:
+    harness = make(dear=False)
+    for start in range(5):
+        harness.ask(make_prompt(OTHER[start:]))
+    assert harness.loop.idle.dropped == {DropReason.SURPLUS: 1}
+    harness.ask(make_prompt([n % 41 for n in range(1990)]))
+    assert harness.loop.idle.dropped[DropReason.NO_ROOM] > 0
+
+
+@pytest.mark.parametrize("arch", ["llama", "qwen35"])
+def test_a_real_conversation_comes_back_with_as_little_to_prefill(arch: str) -> None:
+    model = load_model(ModelConfig(model=f"test:{arch}"))
+    try:
+        stayed, left = (_there_and_back(model, dear=dear) for dear in (False, True))
+    finally:
+        model.close()
+    assert (stayed.plan, left.plan) == (PlanKind.CONTINUE, PlanKind.RESTORE)
+    assert left.prefilled_tokens == stayed.prefilled_tokens == 40
+
+
+def _there_and_back(model: Model, *, dear: bool) -> CallReport:
+    """The report of a conversation's second turn, when another call has come between."""
+    runtime = make_runtime(model, sequences=4)
+    try:
+        config, clock, ids = EngineConfig(parallel=2, resident_idle=2, cache_ram_bytes=64 << 20), Ticker(0.1), count()
+        loop = EngineLoop(runtime, config, make_cache(config, runtime, clock), clock)
+        if dear:
+            make_cells_dear(loop.meter)
+
+        def ask(prompt: Prompt) -> CallReport:
+            request = GenerationRequest(
+                id=str(next(ids)), prompt=prompt, sampling=SamplingParams(), max_tokens=1, received_seconds=clock()
+            )
+            recorder = Recorder()
+            loop.open(open_call(request, recorder, context_tokens=runtime.limits.context_tokens))
+            while loop.has_work:
+                loop.step()
+            assert recorder.report is not None
+            return recorder.report
+
+        first, second = conversation(1, 500, 100, 40)
+        ask(first)
+        ask(make_prompt(random_tokens(500, seed=2).tolist()))
+        assert loop.idle.dropped[DropReason.CROWDING] == dear
+        return ask(second)
+    finally:
+        runtime.close()
