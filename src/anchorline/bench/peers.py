@@ -56,7 +56,7 @@ class LlamaServer:
         environment = {**os.environ, "OMP_WAIT_POLICY": "passive"}
         self._process = ServerProcess([python, str(HOST_SCRIPT), json.dumps(arguments)], environment=environment)
         try:
-            self._client = Client(self._process.wait_until_listening())
+            self._client = Client(self._process.wait_until_listening(), reuses_connections=False)
         except BaseException:
             self._process.stop()
             raise
