@@ -1,4 +1,6 @@
-"""Processes that answer over one disk tier and are killed at random moments: ``python -m tests.engine.killing``.
+"""Processes that answer over one disk tier and are killed at random moments.
+
+Run: python -m tests.engine.killing DIRECTORY KILLS SEED [MODEL]
 
 Each is forked from one that has no threads, so that it is up at once. What it says is compared with the answers of a
 process without a cache; one that is wrong, or does not come up, ends with a code of its own.
@@ -22,7 +24,7 @@ from anchorline.llama.model import load_model
 from tests.engine.exact import TOKENS, ask, at_rest, conversation, engine_on
 from tests.support.consumer import Recorder
 
-ARCHITECTURE = "test:qwen35"
+MODEL = "test:qwen35"
 TURNS = (40, 30, 25, 70, 20, 15, 90, 10)
 
 
@@ -38,9 +40,14 @@ class Teller(Recorder):
         return super().on_token(choice, token)
 
 
-def answer_all(directory: Path | None, expected: list[object] | None, pipe: int, *, seed: int) -> list[object]:
-    """The answers to a shuffled script, each compared with ``expected``; faults of the disk tier are none."""
-    model = load_model(ModelConfig(model=ARCHITECTURE))
+def answer_all(
+    directory: Path | None, expected: list[object] | None, pipe: int, *, named: str, seed: int
+) -> list[object]:
+    """The answers of the model ``named`` to a shuffled script, each compared with ``expected``.
+
+    A fault of the disk tier is an error.
+    """
+    model = load_model(ModelConfig(model=named))
     prompts = [*conversation(1, 500, *TURNS), *conversation(2, 500, 60, 200)]
     answers: list[object] = [None] * len(prompts)
     order = random.Random(seed).sample(range(len(prompts)), len(prompts))
@@ -83,16 +90,16 @@ def reap(child: int, reader: int) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-def kill_at_random_moments(directory: Path, *, kills: int, seed: int) -> int:
+def kill_at_random_moments(directory: Path, *, kills: int, seed: int, named: str = MODEL) -> int:
     """How many of ``kills`` processes were killed at work; raises SystemExit when one failed."""
     moments = random.Random(seed)
     answers, tier = directory / "answers.json", directory / "tier"
-    if reap(*in_child(lambda pipe: _write(answers, pipe))):
+    if reap(*in_child(partial(_write, answers, named))):
         raise SystemExit("the run without a cache failed")
     expected = json.loads(answers.read_text())
     killed = 0
     for number in range(kills + 1):
-        child, reader = in_child(partial(_answer, tier, expected, number))
+        child, reader = in_child(partial(_answer, tier, expected, named, number))
         if number < kills:
             for _ in range(moments.randrange(len(expected) * TOKENS)):
                 os.read(reader, 1)
@@ -104,13 +111,17 @@ def kill_at_random_moments(directory: Path, *, kills: int, seed: int) -> int:
     return killed
 
 
-def _write(answers: Path, pipe: int) -> None:
-    answers.write_text(json.dumps(answer_all(None, None, pipe, seed=0)))
+def _write(answers: Path, named: str, pipe: int) -> None:
+    answers.write_text(json.dumps(answer_all(None, None, pipe, named=named, seed=0)))
 
 
-def _answer(directory: Path, expected: list[object], seed: int, pipe: int) -> None:
-    answer_all(directory, expected, pipe, seed=seed)
+def _answer(directory: Path, expected: list[object], named: str, seed: int, pipe: int) -> None:
+    answer_all(directory, expected, pipe, named=named, seed=seed)
+
+
+def main(directory: str, kills: str, seed: str, named: str = MODEL) -> None:
+    print(kill_at_random_moments(Path(directory), kills=int(kills), seed=int(seed), named=named))
 
 
 if __name__ == "__main__":
-    print(kill_at_random_moments(Path(sys.argv[1]), kills=int(sys.argv[2]), seed=int(sys.argv[3])))
+    main(*sys.argv[1:])
