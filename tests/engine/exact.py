@@ -38,8 +38,12 @@ def engine_on(
     parallel: int = 2,
     context_tokens: int = 4096,
     disk: Path | None = None,
+    named: str | None = None,
 ) -> Iterator[Engine]:
-    """An engine; with ``disk`` one that has read what others left there, and loses what it has to write at its end."""
+    """An engine; with ``disk`` one that has read what others left there, and loses what it has to write at its end.
+
+    ``named`` is what the model was loaded by, where that is not its name.
+    """
     context = ContextConfig(
         context_tokens=context_tokens,
         batch_tokens=256,
@@ -53,8 +57,7 @@ def engine_on(
     config = EngineConfig(cache=cache, exact=exact, cache_ram_bytes=mib << 20, parallel=parallel, resident_idle=0)
     runtime = LlamaRuntime(model, context, sequences=parallel, owns_model=False)
     kept = DiskConfig(cache_disk=None if disk is None else str(disk), cache_disk_required=True)
-    named = ModelConfig(model=model.info.name)
-    store = partial(open_store, kept, named, context, config, runtime)
+    store = partial(open_store, kept, ModelConfig(model=named or model.info.name), context, config, runtime)
     engine = Engine(runtime, config, clock=time.monotonic, open_store=store)
     engine.start()
     if disk is not None:

@@ -51,7 +51,7 @@ def answer_all(
     prompts = [*conversation(1, 500, *TURNS), *conversation(2, 500, 60, 200)]
     answers: list[object] = [None] * len(prompts)
     order = random.Random(seed).sample(range(len(prompts)), len(prompts))
-    with engine_on(model, cache=directory is not None, disk=directory, mib=1) as engine:
+    with engine_on(model, cache=directory is not None, disk=directory, mib=1, named=named) as engine:
         for index in order:
             (tokens, values), _ = ask(engine, prompts[index], str(index), recorder=Teller(pipe))
             answers[index] = [tokens, values]
