@@ -12,9 +12,9 @@ from anchorline.bench.live.call import Measured
 from anchorline.bench.live.perfect import AnchorlineIds, AnsweredCall, LlamaServerIds, perfect_costs
 from anchorline.bench.live.protocols import why_left_out
 from anchorline.bench.live.report import LiveCall, LiveReport
-from anchorline.bench.live.runner import Done, run_plan
 from anchorline.bench.live.schedule import PlannedCall, plan_calls
 from anchorline.bench.live.sender import Sender, known_protocol
+from anchorline.bench.runner import Done, run_plan
 from anchorline.bench.trace import Trace
 
 Refusal = CallFailed | Unreachable
@@ -75,7 +75,7 @@ def replay_live(
     warm_ups = sender.warm_up([request for trace in traces for request in trace.requests], how.warm_up)
     plan = plan_calls(traces, pace=how.pace, overlapping=how.overlapping)
     started = time.monotonic()
-    ended = run_plan(plan, lambda planned: _outcome(planned, sender, progress), concurrency=how.concurrency)
+    ended = run_plan(plan, lambda place: _outcome(plan[place], sender, progress), concurrency=how.concurrency)
     wall_seconds = time.monotonic() - started
     answered = {place: call for place, done in enumerate(ended) if (call := _answered(plan[place], done, sender))}
     kind, costs = perfect_costs([*warm_ups, *answered.values()], ids, at_cuts=how.at_cuts)

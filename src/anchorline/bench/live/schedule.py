@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from anchorline.bench.due import Due
 from anchorline.bench.trace import Trace, TraceRequest, ended_before
 
 AS_RECORDED = 1.0
@@ -14,23 +15,16 @@ AT_ONCE = math.inf
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlannedCall:
-    """One call and when it is due.
+class PlannedCall(Due):
+    """One call and when it is due: ``gap_seconds`` is what a person or a tool took when it was recorded.
 
-    |<-- earliest_seconds -->|
-    start ──── replies of `after` ────|<- gap_seconds ->| due: the later of the two
+    ``earliest_seconds`` is 0 but where no end of an earlier call was recorded.
     """
 
     trace: str
     index: int
     """Place in its trace."""
     request: TraceRequest
-    after: tuple[int, ...]
-    """Places in the plan of the calls that must have been answered."""
-    gap_seconds: float
-    """Since the last of those answers, or since the start: what a person or a tool took when it was recorded."""
-    earliest_seconds: float
-    """Since the start; 0 but where no end of an earlier call was recorded."""
 
 
 def plan_calls(traces: Sequence[Trace], *, pace: float, overlapping: bool) -> list[PlannedCall]:

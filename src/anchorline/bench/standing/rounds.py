@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
-from threading import Event
 from types import TracebackType
 from typing import TypeVar
 
 from anchorline.bench.client import CallFailed, Unreachable
 from anchorline.bench.oracle import SharedOracle
 from anchorline.bench.process import ServerFailed
+from anchorline.bench.runner import run_plan
 from anchorline.bench.standing.measures import Sample
 from anchorline.bench.standing.servers import Entrant, Prompt, Server
 from anchorline.bench.standing.workloads import Call, Step, Steps
@@ -158,29 +157,10 @@ def rotated(items: Sequence[Item], by: int) -> list[Item]:
 
 
 def answer_all(calls: Sequence[Call], ask: Callable[[int], Item]) -> list[Item]:
-    """What ``ask`` gives for each place of ``calls``; each is sent once those that it comes after are answered.
+    """What ``ask`` gives for each place of ``calls``, all under way at the same time but for those that are due later.
 
     Raises what the first to fail raised, once the calls under way have ended; no others are sent then.
     """
     if len(calls) == 1:
         return [ask(0)]
-    stopped = Event()
-    answers: list[Future[Item]] = []
-
-    def in_turn(place: int) -> Item:
-        for earlier in calls[place].after:
-            answers[earlier].result()
-        if stopped.is_set():
-            raise CancelledError
-        return ask(place)
-
-    with ThreadPoolExecutor(max_workers=len(calls)) as pool:
-        try:
-            for place in range(len(calls)):
-                answers.append(pool.submit(in_turn, place))
-            for answer in as_completed(answers):
-                answer.result()
-        except BaseException:
-            stopped.set()
-            raise
-    return [answer.result() for answer in answers]
+    return [done.result for done in run_plan(calls, ask, concurrency=len(calls))]

@@ -12,6 +12,7 @@ from typing import Any
 
 from anchorline.bench import agent
 from anchorline.bench.calls import REPLY_TOKENS
+from anchorline.bench.due import Due
 from anchorline.bench.standing.texts import Author
 
 HEAD_SHARE = 0.7
@@ -36,13 +37,12 @@ class Role(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
-    """One request. ``after`` are places in its step of the calls that must have been answered before it is sent."""
+class Call(Due):
+    """One request, and which calls of its step must have been answered before it is sent."""
 
     name: str
     body: dict[str, Any]
     role: Role
-    after: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

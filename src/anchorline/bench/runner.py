@@ -1,4 +1,4 @@
-"""Carries out a plan of calls: each one when it is due, some of them at the same time."""
+"""Sends several calls: each one when it is due, some of them at the same time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from queue import Empty, SimpleQueue
 from threading import TIMEOUT_MAX
 from typing import Generic, TypeVar
 
-from anchorline.bench.live.schedule import PlannedCall
+from anchorline.bench.due import Due
 
 Result = TypeVar("Result")
 Clock = Callable[[], float]
@@ -28,24 +28,24 @@ class Done(Generic[Result]):
 
 
 def run_plan(
-    calls: Sequence[PlannedCall],
-    send: Callable[[PlannedCall], Result],
+    calls: Sequence[Due],
+    send: Callable[[int], Result],
     *,
     concurrency: int,
     clock: Clock = time.monotonic,
 ) -> list[Done[Result]]:
     """Send ``calls``, at most ``concurrency`` at the same time; returns what became of each, in their order.
 
-    Blocks until all have ended. ``send`` is called by threads; what it raises ends the run once the calls under way
-    have ended.
+    Blocks until all have ended. ``send`` is called by threads, with the place of a call; what it raises ends the run
+    once the calls under way have ended, and no others are sent then.
     """
     return _Run(calls, send, concurrency=concurrency, clock=clock).run()
 
 
 @dataclass(slots=True)
 class _Run(Generic[Result]):
-    calls: Sequence[PlannedCall]
-    send: Callable[[PlannedCall], Result]
+    calls: Sequence[Due]
+    send: Callable[[int], Result]
     concurrency: int = field(kw_only=True)
     clock: Clock = field(kw_only=True)
     _started: float = 0.0
@@ -85,7 +85,7 @@ class _Run(Generic[Result]):
 
     def _call(self, place: int, due: float) -> Done[Result]:
         sent = self._now()
-        result = self.send(self.calls[place])
+        result = self.send(place)
         return Done(sent_seconds=sent, ended_seconds=self._now(), late_seconds=max(0.0, sent - due), result=result)
 
     def _wait(self) -> None:
