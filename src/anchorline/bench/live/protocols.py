@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from anchorline.bench.client import CallFailed, told_as
 from anchorline.bench.live.counts import TokenCounts, anthropic_counts, openai_counts
@@ -19,29 +20,26 @@ RESPONSE_ENDINGS = frozenset({"response.completed", "response.incomplete", "resp
 AN_EVENT = "an event of the answer"
 
 
-class Reader(Protocol):
+@dataclass(slots=True)
+class Reader(ABC):
     """Takes the events of one answer."""
 
-    timings: Mapping[str, Any]
-    """As llama-server and Anchorline have them; empty elsewhere."""
-    reply: list[int]
-    """Ids of the reply, where the server was asked for them and tells."""
-
-    def take(self, event: Mapping[str, Any]) -> bool:
-        """Whether ``event`` brings a piece of the reply: text, reasoning or a call. Raises CallFailed."""
-        ...
-
-    def counts(self) -> TokenCounts | None:
-        """None without usage. Raises CallFailed for counts that are none."""
-        ...
-
-
-@dataclass(slots=True)
-class ChatReader:
     usage: Mapping[str, Any] = field(default_factory=dict)
     timings: Mapping[str, Any] = field(default_factory=dict)
+    """As llama-server and Anchorline have them; empty elsewhere."""
     reply: list[int] = field(default_factory=list)
+    """Ids of the reply, where the server was asked for them and tells."""
 
+    @abstractmethod
+    def take(self, event: Mapping[str, Any]) -> bool:
+        """Whether ``event`` brings a piece of the reply: text, reasoning or a call. Raises CallFailed."""
+
+    @abstractmethod
+    def counts(self) -> TokenCounts | None:
+        """None without usage. Raises CallFailed for counts that are none."""
+
+
+class ChatReader(Reader):
     def take(self, event: Mapping[str, Any]) -> bool:
         told = told_as(ChatEvent, event, what=AN_EVENT)
         self.usage = told.usage or self.usage
@@ -56,12 +54,7 @@ class ChatReader:
         return openai_counts(self.usage, self.timings)
 
 
-@dataclass(slots=True)
-class MessagesReader:
-    usage: dict[str, Any] = field(default_factory=dict)
-    timings: Mapping[str, Any] = field(default_factory=dict)
-    reply: list[int] = field(default_factory=list)
-
+class MessagesReader(Reader):
     def take(self, event: Mapping[str, Any]) -> bool:
         told = told_as(MessagesEvent, event, what=AN_EVENT)
         if told.type == "message_start" and told.message is not None:
@@ -74,18 +67,14 @@ class MessagesReader:
 
     def _note(self, usage: Mapping[str, Any] | None) -> None:
         """Later figures replace earlier ones: a stream may open before they are known."""
-        self.usage |= {name: value for name, value in (usage or {}).items() if value is not None}
+        told = {name: value for name, value in (usage or {}).items() if value is not None}
+        self.usage = {**self.usage, **told}
 
     def counts(self) -> TokenCounts | None:
         return anthropic_counts(self.usage)
 
 
-@dataclass(slots=True)
-class ResponsesReader:
-    usage: Mapping[str, Any] = field(default_factory=dict)
-    timings: Mapping[str, Any] = field(default_factory=dict)
-    reply: list[int] = field(default_factory=list)
-
+class ResponsesReader(Reader):
     def take(self, event: Mapping[str, Any]) -> bool:
         told = told_as(ResponsesEvent, event, what=AN_EVENT)
         kind = str(told.type)
@@ -113,7 +102,7 @@ class WireProtocol:
     dropped: tuple[str, ...] = ()
     added: Mapping[str, Any] = field(default_factory=dict)
     headers: Mapping[str, str] = field(default_factory=dict)
-    reader: type[ChatReader | MessagesReader | ResponsesReader]
+    reader: type[Reader]
 
 
 CHAT = WireProtocol(
