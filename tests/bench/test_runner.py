@@ -74,9 +74,10 @@ def test_a_call_may_be_due_in_ages() -> None:
         return seconds
 
     def send(place: int) -> int:
-        for _ in ("start", "first call due?", "second call due?", "how long to wait?"):
-            looked.acquire(timeout=WAIT_SECONDS)
-        now[0] = AGES_SECONDS
+        if place == 0:
+            for _ in ("start", "first call due?", "second call due?", "how long to wait?"):
+                assert looked.acquire(timeout=WAIT_SECONDS)
+            now[0] = AGES_SECONDS
         return place
 
     done = run_plan([due(), due(earliest=AGES_SECONDS)], send, concurrency=2, clock=clock)
