@@ -1,4 +1,4 @@
-"""Signals while a server loads, computes and frees its model."""
+"""Signals while a server loads, computes and frees its model, and while a command stops its servers."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ import signal
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import httpx
 import pytest
 
 from anchorline.bench.process import ServerProcess, start_anchorline
+from anchorline.cli.signals import ending_with_servers
 
 LONG_PROMPT = [number * 7 % 500 for number in range(15000)]
 
@@ -92,3 +94,87 @@ def test_leaving_at_once_waits_for_no_thread() -> None:
     result = subprocess.run([sys.executable, "-c", LEAVING], timeout=60, check=False, capture_output=True, text=True)
     assert result.returncode == 0
     assert "last words" in result.stderr
+
+
+# Tells a named pipe when it is asked to end, and does not.
+STUBBORN = """
+import signal, sys
+
+def asked(*_):
+    with open(sys.argv[1], "w") as told:
+        told.write("asked")
+
+signal.signal(signal.SIGTERM, asked)
+print("listening on http://nowhere", file=sys.stderr, flush=True)
+while True:
+    signal.pause()
+"""
+
+STOPPING = """
+import sys, threading
+from anchorline.bench.process import ServerProcess
+from anchorline.cli.signals import ending_with_servers
+
+command = [sys.executable, *sys.argv[1:]]
+with ending_with_servers():
+    with ServerProcess(command, stop_seconds=3600) as one, ServerProcess(command, stop_seconds=3600) as other:
+        one.wait_until_listening()
+        other.wait_until_listening()
+        print(one.pid, other.pid, flush=True)
+        threading.Event().wait()
+"""
+
+
+def killed(pid: int) -> bool:
+    """Whether there was such a process still."""
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT])
+def test_a_second_signal_ends_the_servers_that_a_command_is_stopping(second: signal.Signals, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "asked")
+    command = [sys.executable, "-c", STOPPING, "-c", STUBBORN, str(tmp_path / "asked")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        pids = [int(pid) for pid in process.stdout.readline().split()]
+        try:
+            process.send_signal(signal.SIGTERM)
+            assert (tmp_path / "asked").read_text() == "asked"
+            process.send_signal(second)
+            assert process.wait(timeout=60) == 128 + signal.SIGTERM
+        finally:
+            process.kill()
+            left = [pid for pid in pids if killed(pid)]
+    assert not left
+
+
+def test_no_server_is_left_that_was_not_stopped_and_no_other_is_touched() -> None:
+    command = ["sh", "-c", "echo listening on http://nowhere >&2; exec sleep 60"]
+    handlers = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
+    started: list[ServerProcess] = []
+
+    @ending_with_servers()
+    def interrupted() -> None:
+        started.append(ServerProcess(command))
+        started[-1].wait_until_listening()
+        signal.raise_signal(signal.SIGINT)
+
+    with ServerProcess(command) as earlier:
+        with pytest.raises(SystemExit, match=str(128 + signal.SIGINT)):
+            interrupted()
+        assert started[-1].wait() == -signal.SIGKILL
+        assert earlier.stop() == -signal.SIGTERM
+    assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == handlers
+
+
+def test_a_signal_while_a_server_is_started_leaves_none(tmp_path: Path) -> None:
+    """The server sends it as its first deed, while this process is about to note that it runs."""
+    command = ["sh", "-c", f"echo $$ > {tmp_path}/pid; kill -TERM $PPID; exec sleep 60"]
+    with pytest.raises(SystemExit), ending_with_servers():
+        ServerProcess(command).wait_until_listening()
+    pid = int((tmp_path / "pid").read_text())
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL

@@ -8,6 +8,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 
 from anchorline.errors import AnchorlineError
@@ -15,6 +16,10 @@ from anchorline.errors import AnchorlineError
 LISTENING = re.compile(r"listening on (http://\S+)")
 KEPT_LINES = 40
 STOP_SECONDS = 20.0
+
+
+_running: set[subprocess.Popen[str]] = set()
+"""The servers of this process, from their start until they were waited for. Only ``ServerProcess`` changes it."""
 
 
 class ServerFailed(AnchorlineError):
@@ -42,17 +47,9 @@ class ServerProcess:
         self.url: str | None = None
         self.lines: deque[str] = deque(maxlen=kept_lines)
         self._settled = threading.Event()
-        self._process = subprocess.Popen(
-            list(command),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-            errors="replace",
-            env=environment,
-            # A Ctrl-C is for us; we then stop the child in order.
-            start_new_session=True,
-        )
+        # Signals are taken up by the main thread, so none parts what another starts from its note in ``_running``.
+        with ThreadPoolExecutor(1) as starter:
+            self._process = starter.submit(_start, command, environment).result()
         self._reader = threading.Thread(target=self._read, name="server-stderr", daemon=True)
         self._reader.start()
 
@@ -82,6 +79,7 @@ class ServerProcess:
     def wait(self) -> int:
         """The exit code of the child, once it has ended and everything it said was read."""
         code = self._process.wait()
+        _running.discard(self._process)
         self._reader.join()
         return code
 
@@ -104,6 +102,35 @@ class ServerProcess:
                     self.url = found.group(1)
                     self._settled.set()
         self._settled.set()
+
+
+def _start(command: Sequence[str], environment: dict[str, str] | None) -> subprocess.Popen[str]:
+    process = subprocess.Popen(
+        list(command),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        env=environment,
+        # A Ctrl-C is for us; we then stop the child in order.
+        start_new_session=True,
+    )
+    _running.add(process)
+    return process
+
+
+class StartedServers:
+    """The servers that this process has started since this was made, and not waited for."""
+
+    def __init__(self) -> None:
+        self._earlier = frozenset(_running)
+
+    def kill(self) -> None:
+        """End them at once, without waiting for it. May be called by a handler of signals."""
+        for process in tuple(_running):
+            if process not in self._earlier:
+                process.kill()
 
 
 def start_anchorline(

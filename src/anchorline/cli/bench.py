@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shlex
-import signal
 import sys
 import time
 from pathlib import Path
@@ -17,7 +16,7 @@ from anchorline.bench.standing.recorded import read_mix
 from anchorline.bench.standing.report import BenchReport, ModelResult, markdown_of, table_of
 from anchorline.bench.standing.servers import PEERS, find_pythons
 from anchorline.cli.bench_groups import BenchSettings, run_group
-from anchorline.cli.signals import end_in_order_on
+from anchorline.cli.signals import ending_with_servers
 from anchorline.cli.suggest import SuggestingCommand
 from anchorline.cli.tables import plain_console, show_table
 from anchorline.errors import AnchorlineError, ConfigError
@@ -97,6 +96,7 @@ class BenchFailed(AnchorlineError):
     type=click.Path(dir_okay=False, path_type=Path),
     help="Write the results there, as BENCHMARKS.md.",
 )
+@ending_with_servers()
 def bench(
     *,
     quick: bool,
@@ -118,7 +118,6 @@ def bench(
     Each step of each round is done by all servers in turn, and compared within its round. Exits with 1 when a
     server restored what it had never seen: behind a tool that changed, for one.
     """
-    end_in_order_on(signal.SIGTERM)
     facts, started = read_facts(), time.monotonic()
     chosen, skipped = choose(workloads, quick=quick, has_traces=traces is not None)
     settings = BenchSettings(

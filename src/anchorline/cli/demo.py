@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shlex
-import signal
 from contextlib import ExitStack
 
 import click
@@ -12,7 +11,7 @@ import click
 from anchorline.bench.client import Client
 from anchorline.bench.demo import DemoCall, DemoFailed, DemoReport, run_demo, table_of
 from anchorline.bench.process import start_anchorline
-from anchorline.cli.signals import end_in_order_on
+from anchorline.cli.signals import ending_with_servers
 from anchorline.cli.suggest import SuggestingCommand
 from anchorline.cli.tables import plain_console, show_table
 
@@ -23,12 +22,12 @@ from anchorline.cli.tables import plain_console, show_table
 @click.option("--url", default=None, help="Use the server that listens here instead of starting one.")
 @click.option("--api-key", default=None, help="Key for the server at --url.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table.")
+@ending_with_servers()
 def demo(*, model: str, serve_args: str, url: str | None, api_key: str | None, as_json: bool) -> None:
     """Run a short agent session and show what each call prefilled.
 
     Exits with 1 when a call restored less than what earlier calls had left in the cache.
     """
-    end_in_order_on(signal.SIGTERM)
     console = plain_console(stderr=True)
     with ExitStack() as stack:
         if url is None:

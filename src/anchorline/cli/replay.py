@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import signal
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -17,7 +16,7 @@ from anchorline.bench.live.blocks import BLOCK_TOKENS
 from anchorline.cli import replay_running, replay_started
 from anchorline.cli.options import SettingOption
 from anchorline.cli.replay_servers import Options
-from anchorline.cli.signals import end_in_order_on
+from anchorline.cli.signals import ending_with_servers
 from anchorline.cli.suggest import SuggestingCommand
 from anchorline.cli.values import PaceType
 from anchorline.errors import ConfigError
@@ -233,6 +232,7 @@ URL_ONLY = frozenset({"html"})
 """Options of other sections that have a meaning for a running server alone."""
 
 
+@ending_with_servers()
 def _replay(*, trace: tuple[Path, ...], mixed: bool, max_ratio: float | None, as_json: bool, **values: Any) -> None:
     """Replay recorded calls, and compare with a perfect prefix cache.
 
@@ -242,7 +242,6 @@ def _replay(*, trace: tuple[Path, ...], mixed: bool, max_ratio: float | None, as
     calls left out. Exits with 1 when a ratio is over --max-ratio, an answer differs, a call was refused, or what was
     restored and prefilled is not the prompt.
     """
-    end_in_order_on(signal.SIGTERM)
     running = {option.name: values.pop(str(option.name)) for option in _specific(RUNNING)}
     started = {option.name: values.pop(str(option.name)) for option in _specific(STARTED)}
     if running["url"] is None:

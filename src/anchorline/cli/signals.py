@@ -6,20 +6,39 @@ import logging
 import os
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NoReturn
 
+from anchorline.bench.process import StartedServers
 
-def end_in_order_on(*numbers: signal.Signals) -> None:
-    """Turn signals into SystemExit, so that child servers are stopped on the way out.
 
-    The exit code is 128 + the signal, as shells show it. Not for a process with threads inside llama.cpp.
+@contextmanager
+def ending_with_servers() -> Iterator[None]:
+    """However the block ends, no server that was started in it is left.
+
+    The first SIGTERM or SIGINT is raised as SystemExit, so that servers are stopped in order on the way out; the exit
+    code is 128 + the signal, as shells show it. Later ones kill the servers and raise nothing, so what ends in order
+    ends at once, and is not broken off. Not for a process with threads inside llama.cpp.
     """
+    servers = StartedServers()
+    leaving = False
 
     def leave(number: int, _frame: object) -> None:
+        nonlocal leaving
+        if leaving:
+            servers.kill()
+            return
+        leaving = True
         sys.exit(128 + number)
 
-    for number in numbers:
-        signal.signal(number, leave)
+    earlier = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        servers.kill()
+        for number, handler in earlier.items():
+            signal.signal(number, handler)
 
 
 def end_at_once_on_signals() -> None:
