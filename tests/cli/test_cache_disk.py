@@ -173,6 +173,18 @@ def test_an_export_that_is_cut_off_is_refused(tier: Path, tmp_path: Path, cut: i
     refused = run("import", "--cache-disk", tmp_path / "new", tmp_path / "file")
     assert refused.exit_code == 1
     assert f"{kind} {tmp_path / 'file'}" in refused.output
+    assert not (tmp_path / "new").exists(), "nothing was taken over"
+
+
+def test_an_export_that_something_follows_is_refused(tier: Path, tmp_path: Path) -> None:
+    told("export", "--cache-disk", tier, "--output", tmp_path / "file")
+    end = (tmp_path / "file").stat().st_size
+    with (tmp_path / "file").open("ab") as file:
+        file.write(b"more")
+    refused = run("import", "--cache-disk", tmp_path / "new", tmp_path / "file")
+    assert refused.exit_code == 1
+    assert f"4 bytes follow the last record, which ends at byte {end}" in refused.output.replace("\n", " ")
+    assert not (tmp_path / "new").exists(), "nothing was taken over"
 
 
 def test_an_export_that_is_changed_anywhere_is_refused(tier: Path, tmp_path: Path) -> None:

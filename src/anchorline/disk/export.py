@@ -14,7 +14,7 @@ from pathlib import Path
 
 from anchorline.disk.faults import DiskFault, FaultKind, faults_of
 from anchorline.disk.files import Files
-from anchorline.disk.format import FIXED_BYTES, checksum, decode_header, encode_header, header_size
+from anchorline.disk.format import FIXED_BYTES, Header, checksum, decode_header, encode_header, header_size
 from anchorline.disk.namespace import MAX_FILE_BYTES, Namespace, read_namespace
 from anchorline.disk.record import RecordKind, SegmentRecord
 from anchorline.disk.record_files import RecordFiles
@@ -81,7 +81,7 @@ class Export:
 
 @contextmanager
 def open_export(path: Path, files: Files) -> Iterator[Export]:
-    """Open what ``write_export`` wrote; raises DiskFault when it is something else."""
+    """Open what ``write_export`` wrote; raises DiskFault when it is something else, longer or shorter."""
     with faults_of(path):
         file = files.open(path)
         try:
@@ -95,6 +95,7 @@ def open_export(path: Path, files: Files) -> Iterator[Export]:
             if version != VERSION:
                 raise DiskFault(FaultKind.VERSION, f"{version}; this program reads {VERSION}")
             namespace = _namespace(reader.take(min(text_bytes, MAX_FILE_BYTES)))
+            _check_length(reader.again(), namespace, count)
             yield Export(namespace, count, (_record(reader, namespace) for _ in range(count)))
         finally:
             files.close(file)
@@ -107,38 +108,65 @@ def _namespace(text: memoryview) -> Namespace:
         raise DiskFault(FaultKind.FIELDS, "its namespace cannot be read") from error
 
 
+def _check_length(reader: _Reader, namespace: Namespace, count: int) -> None:
+    """Raise DiskFault unless the file ends where ``count`` records from here on do; reads their headers alone."""
+    for _ in range(count):
+        reader.skip(_header(reader, namespace).record.payload_bytes)
+    if reader.left_bytes:
+        raise DiskFault(
+            FaultKind.SIZES, f"{reader.left_bytes} bytes follow the last record, which ends at byte {reader.offset}"
+        )
+
+
 def _record(reader: _Reader, namespace: Namespace) -> tuple[SegmentRecord, memoryview]:
-    beginning = reader.take(FIXED_BYTES)
-    rest = reader.take(header_size(beginning) - FIXED_BYTES)
-    header = decode_header(bytes(beginning) + bytes(rest))
-    if header.namespace != namespace.digest:
-        raise DiskFault(FaultKind.NAMESPACE)
+    header = _header(reader, namespace)
     payload = reader.take(header.record.payload_bytes)
     if checksum(payload) != header.payload_checksum:
         raise DiskFault(FaultKind.PAYLOAD_CHECKSUM, f"of {header.record.key.hex()}")
     return header.record, payload
 
 
-class _Reader:
-    """Reads a file from its beginning to its end."""
+def _header(reader: _Reader, namespace: Namespace) -> Header:
+    beginning = reader.take(FIXED_BYTES)
+    rest = reader.take(header_size(beginning) - FIXED_BYTES)
+    header = decode_header(bytes(beginning) + bytes(rest))
+    if header.namespace != namespace.digest:
+        raise DiskFault(FaultKind.NAMESPACE)
+    return header
 
-    def __init__(self, files: Files, file: int, size_bytes: int) -> None:
+
+class _Reader:
+    """Reads a file from ``offset`` to its end."""
+
+    def __init__(self, files: Files, file: int, size_bytes: int, offset: int = 0) -> None:
         self._files = files
         self._file = file
-        self._left = size_bytes
-        self._offset = 0
+        self._size_bytes = size_bytes
+        self.offset = offset
+
+    @property
+    def left_bytes(self) -> int:
+        return self._size_bytes - self.offset
+
+    def again(self) -> _Reader:
+        """Another one, which reads on from here."""
+        return _Reader(self._files, self._file, self._size_bytes, self.offset)
+
+    def skip(self, size_bytes: int) -> None:
+        """Go past the next bytes; raises DiskFault where there are fewer."""
+        if size_bytes > self.left_bytes:
+            raise DiskFault(FaultKind.SHORT, "the file is cut off")
+        self.offset += size_bytes
 
     def take(self, size_bytes: int) -> memoryview:
         """The next bytes; raises DiskFault before it makes room for what is not there."""
-        if size_bytes > self._left:
-            raise DiskFault(FaultKind.SHORT, "the file is cut off")
+        start = self.offset
+        self.skip(size_bytes)
         target = memoryview(bytearray(size_bytes))
         filled = 0
         while filled < size_bytes:
-            count = self._files.read(self._file, target[filled:], self._offset + filled)
+            count = self._files.read(self._file, target[filled:], start + filled)
             if count <= 0:
                 raise DiskFault(FaultKind.SHORT, "the file is cut off")
             filled += count
-        self._offset += size_bytes
-        self._left -= size_bytes
         return target
