@@ -47,8 +47,11 @@ def test_ids_are_ids() -> None:
     """Anything else would become other ids, or end the program."""
     for tokens, cuts in (("xyz", [1]), ([2**40, -5], [1]), ([1.5, None], [1]), ([[1]], [1]), ([1], ["a"]), ([1], None)):
         client = Client("http://127.0.0.1:1")
-        client.post = lambda *_, tokens=tokens, cuts=cuts: {"tokens": tokens, "cuts": cuts}  # type: ignore[method-assign]
-        with client, pytest.raises(CallFailed, match="the prompt of /apply-template cannot be read"):
+        client.call = lambda *_, tokens=tokens, cuts=cuts: {"tokens": tokens, "cuts": cuts}  # type: ignore[method-assign]
+        with (
+            client,
+            pytest.raises(CallFailed, match=r"the answer of http://127\.0\.0\.1:1/apply-template cannot be read"),
+        ):
             client.prompt({})
 
 

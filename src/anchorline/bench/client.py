@@ -7,14 +7,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Annotated, Any
+from typing import Any
 
 import httpx
-import msgspec
 import numpy as np
 
 from anchorline.bench.foreign_json import Kind, decoded, masked, told
 from anchorline.bench.oracle import Tokens, as_tokens
+from anchorline.bench.reported import ChatEvent, CostOfCall, ModelList, Props, TierTimings, ToldPrompt, WholeChat
 from anchorline.errors import AnchorlineError, ConfigError
 
 CHAT_PATH = "/v1/chat/completions"
@@ -23,10 +23,7 @@ PORT_MAX = 65535
 SHOWN_CHARACTERS = 500
 """Of an answer that is no error as servers of these protocols write them."""
 SHOWN_OF_AN_EVENT = 100
-MOST_TOKENS = 2**31 - 1
-
-Count = Annotated[int, msgspec.Meta(ge=0, le=MOST_TOKENS)]
-"""Of tokens, or the place of one, as a server may tell it; a token id is bounded alike."""
+NO_SUCH_PLACE = frozenset({httpx.codes.NOT_FOUND, httpx.codes.METHOD_NOT_ALLOWED})
 
 
 class CallFailed(AnchorlineError):
@@ -48,13 +45,6 @@ class Unreachable(AnchorlineError):
     """There is no server at the URL, or its connection broke."""
 
 
-class ToldPrompt(msgspec.Struct, frozen=True):
-    """Anchorline's answer to ``/apply-template``."""
-
-    tokens: list[Count]
-    cuts: list[Count]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
     """One finished call. Times are milliseconds, as ``timings`` has them."""
@@ -66,13 +56,15 @@ class Answer:
     prefilled_tokens: int
     ttft_ms: float | None
     """Measured here for a streamed call, else the server's own figure."""
+    timed: TierTimings
     timings: dict[str, Any] = field(default_factory=dict)
+    """As the server wrote them."""
 
     @property
     def tier(self) -> str:
         """Where the restored tokens came from: resident, host, disk, several of them, or -."""
-        resident, host, disk = (self.timings.get(f"{name}_n", 0) for name in ("resident", "host", "disk"))
-        counts = {"resident": resident, "host": host - disk, "disk": disk}
+        timed = self.timed
+        counts = {"resident": timed.resident_n, "host": timed.host_n - timed.disk_n, "disk": timed.disk_n}
         return "+".join(name for name, count in counts.items() if count) or "-"
 
 
@@ -188,16 +180,25 @@ class Client:
             raise CallFailed(f"{path} is not on {self.url}: nothing was sent", status=httpx.codes.BAD_REQUEST)
         return request
 
+    def ask(self, kind: type[Kind], method: str, path: str, body: dict[str, Any] | None = None) -> Kind:
+        """The answer as a ``kind``. Raises CallFailed, naming the place and what is wrong, when it is none."""
+        return self._told(kind, self.call(method, path, body), path)
+
     def metrics(self) -> dict[str, float]:
-        """Those of ``GET /metrics`` that have no labels, by name."""
-        response = self._http.get("/metrics")
-        response.raise_for_status()
+        """Those of ``GET /metrics`` that have no labels, by name. Raises CallFailed or Unreachable."""
+        with self.guarded():
+            response = self._http.get("/metrics")
+            self._check_status(response)
         lines = (line.split(" ") for line in response.text.splitlines() if not line.startswith("#") and "{" not in line)
         return {name: float(value) for name, value in lines}
 
+    def model_name(self) -> str:
+        """The name of the first model that the server lists."""
+        return self.ask(ModelList, "GET", "/v1/models").data[0].id
+
     def context_tokens(self) -> int:
         """The size of the server's context; no prompt may be as long."""
-        return int(self.get("/props")["default_generation_settings"]["n_ctx"])
+        return self.ask(Props, "GET", "/props").default_generation_settings.n_ctx
 
     def prompt_tokens(self, body: dict[str, Any]) -> Tokens:
         """The ids of the prompt that the server makes of a chat body."""
@@ -205,20 +206,15 @@ class Client:
 
     def prompt(self, body: dict[str, Any]) -> tuple[Tokens, list[int]]:
         """The ids of the prompt that the server makes of a chat body, and its cuts."""
-        reply = self.post("/apply-template", {**body, "return_tokens": True})
-        prompt = told_as(ToldPrompt, reply, what="the prompt of /apply-template")
+        prompt = self.ask(ToldPrompt, "POST", "/apply-template", {**body, "return_tokens": True})
         return as_tokens(prompt.tokens), prompt.cuts
 
     def chat(self, body: dict[str, Any]) -> Answer:
         """One call whose answer comes as a whole, with the ids of the reply."""
-        answer = self.post(CHAT_PATH, {**body, "stream": False, "return_tokens": True})
-        choice = answer["choices"][0]
-        return _answer(
-            text=choice["message"].get("content") or "",
-            reply=choice.get("tokens") or (),
-            usage=answer["usage"],
-            timings=answer["timings"],
-            ttft_ms=answer["timings"].get("ttft_ms"),
+        told = self.ask(WholeChat, "POST", CHAT_PATH, {**body, "stream": False, "return_tokens": True})
+        choice = told.choices[0]
+        return self._answer(
+            text=choice.message.content or "", reply=choice.tokens or (), usage=told.usage, timings=told.timings
         )
 
     def stream_chat(self, body: dict[str, Any]) -> Answer:
@@ -226,38 +222,85 @@ class Client:
         request = {**body, "stream": True, "stream_options": {"include_usage": True}, "return_tokens": True}
         text: list[str] = []
         reply: list[int] = []
-        usage: dict[str, Any] = {}
-        timings: dict[str, Any] = {}
+        usage: dict[str, Any] | None = None
+        timings: dict[str, Any] | None = None
         ttft_ms: float | None = None
         started = time.perf_counter()
         for event in self.events(CHAT_PATH, request):
-            for choice in event.get("choices", ()):
-                delta = choice.get("delta", {})
-                said = any(delta.get(part) for part in ("content", "reasoning_content", "tool_calls"))
-                if (said or choice.get("finish_reason")) and ttft_ms is None:
+            told = self._told(ChatEvent, event, CHAT_PATH)
+            for choice in told.choices or ():
+                said = choice.delta is not None and choice.delta.says_something()
+                if (said or choice.finish_reason) and ttft_ms is None:
                     ttft_ms = (time.perf_counter() - started) * 1000
-                text.append(delta.get("content") or "")
-                reply.extend(choice.get("tokens") or ())
-            usage = event.get("usage") or usage
-            timings = event.get("timings") or timings
-        return _answer(text="".join(text), reply=reply, usage=usage, timings=timings, ttft_ms=ttft_ms)
+                if choice.delta is not None and choice.delta.content:
+                    text.append(self._told(str, choice.delta.content, CHAT_PATH))
+                reply.extend(choice.tokens or ())
+            usage = told.usage or usage
+            timings = told.timings or timings
+        return self._answer(text="".join(text), reply=reply, usage=usage, timings=timings, ttft_ms=ttft_ms)
+
+    def _answer(
+        self,
+        *,
+        text: str,
+        reply: Sequence[int],
+        usage: dict[str, Any] | None,
+        timings: dict[str, Any] | None,
+        ttft_ms: float | None = None,
+    ) -> Answer:
+        """Raises CallFailed unless the server says what it restored and prefilled, and that adds up."""
+        told = {name: value for name, value in (("usage", usage), ("timings", timings)) if value is not None}
+        cost = self._told(CostOfCall, told, CHAT_PATH)
+        prompt_tokens, cached_tokens = cost.usage.prompt_tokens, cost.usage.prompt_tokens_details.cached_tokens
+        prefilled_tokens = cost.timings.prompt_n
+        if cached_tokens + prefilled_tokens != prompt_tokens or cached_tokens != cost.timings.cache_n:
+            raise CallFailed(
+                f"the server's numbers disagree: {prompt_tokens} prompt tokens, {cached_tokens} cached "
+                f"(timings: {cost.timings.cache_n}), {prefilled_tokens} prefilled",
+                status=httpx.codes.OK,
+            )
+        return Answer(
+            text=text,
+            reply_tokens=np.asarray(reply, dtype=np.int32),
+            prompt_tokens=prompt_tokens,
+            cached_tokens=cached_tokens,
+            prefilled_tokens=prefilled_tokens,
+            ttft_ms=cost.timings.ttft_ms if ttft_ms is None else ttft_ms,
+            timed=cost.timings,
+            timings=timings or {},
+        )
+
+    def _told(self, kind: type[Kind], value: Any, path: str) -> Kind:
+        """``value``, which was answered at ``path``, as a ``kind``. Raises CallFailed when it is none."""
+        with self.guarded():
+            return told_as(kind, value, what=f"the answer of {self.url.rstrip('/')}{path}")
 
     def _checked(self, response: httpx.Response) -> Any:
         """The decoded answer. Raises CallFailed for a refusal, and for what is no JSON."""
+        self._check_status(response)
+        try:
+            return decoded(response.content)
+        except ValueError as error:
+            message = f"{response.url} did not answer with JSON"
+            raise CallFailed(message, status=response.status_code) from error
+
+    def _check_status(self, response: httpx.Response) -> None:
+        """Raises CallFailed for a refusal; it names the place where the server's own words may not."""
         if response.is_success:
-            try:
-                return decoded(response.content)
-            except ValueError as error:
-                message = f"{response.url} did not answer with JSON"
-                raise CallFailed(message, status=response.status_code) from error
+            return
+        place = f"{response.url}: " if response.status_code in NO_SUCH_PLACE else ""
         try:
             error_told = dict(decoded(response.content)["error"])
             message, code = str(error_told["message"]), error_told.get("code")
         except (ValueError, KeyError, TypeError):
+            place = f"{response.url}: "
             response.encoding = "utf-8"
             message, code, error_told = self.masked(response.text)[:SHOWN_CHARACTERS], None, {}
         raise CallFailed(
-            f"HTTP {response.status_code}: {message}", status=response.status_code, code=code, details=error_told
+            f"{place}HTTP {response.status_code}: {message}",
+            status=response.status_code,
+            code=code,
+            details=error_told,
         )
 
     def _events(self, response: httpx.Response) -> Iterator[dict[str, Any]]:
@@ -277,34 +320,13 @@ class Client:
             event = decoded(payload)
         except ValueError as error:
             shown = self.masked(payload)[:SHOWN_OF_AN_EVENT]
-            raise CallFailed(f"an event of the answer is no JSON, {error}: {shown}", status=httpx.codes.OK) from error
+            raise CallFailed(
+                f"{self.url} sent an event that is no JSON, {error}: {shown}", status=httpx.codes.OK
+            ) from error
         if not isinstance(event, dict):
             shown = self.masked(payload)[:SHOWN_OF_AN_EVENT]
-            raise CallFailed(f"an event of the answer is no object: {shown}", status=httpx.codes.OK)
+            raise CallFailed(f"{self.url} sent an event that is no object: {shown}", status=httpx.codes.OK)
         return event
-
-
-def _answer(
-    *, text: str, reply: Sequence[int], usage: dict[str, Any], timings: dict[str, Any], ttft_ms: float | None
-) -> Answer:
-    prompt_tokens = int(usage["prompt_tokens"])
-    cached_tokens = int(usage["prompt_tokens_details"]["cached_tokens"])
-    prefilled_tokens = int(timings["prompt_n"])
-    if cached_tokens + prefilled_tokens != prompt_tokens or cached_tokens != timings["cache_n"]:
-        raise CallFailed(
-            f"the server's numbers disagree: {prompt_tokens} prompt tokens, {cached_tokens} cached "
-            f"(timings: {timings['cache_n']}), {prefilled_tokens} prefilled",
-            status=httpx.codes.OK,
-        )
-    return Answer(
-        text=text,
-        reply_tokens=np.asarray(reply, dtype=np.int32),
-        prompt_tokens=prompt_tokens,
-        cached_tokens=cached_tokens,
-        prefilled_tokens=prefilled_tokens,
-        ttft_ms=ttft_ms,
-        timings=timings,
-    )
 
 
 def told_as(kind: type[Kind], value: Any, *, what: str) -> Kind:

@@ -143,8 +143,8 @@ def _row(name: str, answer: Answer, expected_tokens: int) -> DemoCall:
         prefilled_tokens=answer.prefilled_tokens,
         expected_tokens=expected_tokens,
         ttft_ms=answer.ttft_ms,
-        prefill_ms=float(answer.timings.get("prompt_ms") or 0.0),
-        restore_ms=float(answer.timings.get("restore_ms") or 0.0),
+        prefill_ms=answer.timed.prompt_ms,
+        restore_ms=answer.timed.restore_ms,
     )
 
 

@@ -13,9 +13,10 @@ from types import TracebackType
 from typing import Any
 
 from anchorline.bench.calls import PeerAnswer
-from anchorline.bench.client import CallFailed, Client
+from anchorline.bench.client import CallFailed, Client, told_as
 from anchorline.bench.oracle import Tokens, as_tokens
 from anchorline.bench.process import ServerProcess
+from anchorline.bench.reported import Completion, TierTimings
 from anchorline.errors import ConfigError
 
 UVICORN_LISTENING = re.compile(r"Uvicorn running on (http://\S+)")
@@ -76,22 +77,24 @@ class LlamaServer:
             "stream": True,
         }
         reply: list[int] = []
-        timings: dict[str, Any] = {}
+        timings: dict[str, Any] | None = None
         ttft_ms: float | None = None
         started = time.perf_counter()
         for event in self._client.events("/completion", body):
             if ttft_ms is None:
                 ttft_ms = (time.perf_counter() - started) * 1000
-            reply.extend(event.get("tokens") or ())
-            timings = event.get("timings") or timings
-        if not timings:
+            told = told_as(Completion, event, what="an event of llama-server")
+            reply.extend(told.tokens or ())
+            timings = told.timings or timings
+        if timings is None:
             raise CallFailed("llama-server ended its answer early", status=200)
+        timed = told_as(TierTimings, timings, what="the timings of llama-server")
         return PeerAnswer(
-            prompt_tokens=int(timings["prompt_n"]) + int(timings["cache_n"]),
-            prefilled_tokens=int(timings["prompt_n"]),
+            prompt_tokens=timed.prompt_n + timed.cache_n,
+            prefilled_tokens=timed.prompt_n,
             reply_tokens=as_tokens(reply),
             ttft_ms=ttft_ms,
-            prefill_ms=float(timings["prompt_ms"]),
+            prefill_ms=timed.prompt_ms,
         )
 
     def close(self) -> None:

@@ -8,14 +8,17 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import quote
 
 import click
+import msgspec
 from click.core import ParameterSource
 from rich.table import Table
 
-from anchorline.bench.client import CallFailed, Client
+from anchorline.bench.client import CallFailed, Client, told_as
+from anchorline.bench.foreign_json import Kind, told
+from anchorline.bench.reported import Count
 from anchorline.cli.cache_disk import DISK_COMMANDS, DISK_HELP, list_disk
 from anchorline.cli.suggest import Refusal, SuggestingCommand, SuggestingGroup
 from anchorline.cli.tables import plain_console, show_table
@@ -31,7 +34,32 @@ FOREVER = "none"
 
 TTL_HELP = "How long it stays after its last use: 5m, 1h, seconds, or none for no end."
 
-Anchor = Mapping[str, Any]
+Size = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class Pin(msgspec.Struct, frozen=True, kw_only=True):
+    """What a server tells of a pin wherever it names one."""
+
+    id: str
+    name: str | None
+    tokens: Count
+    bytes: Size
+
+
+class Anchor(Pin, frozen=True, kw_only=True):
+    kind: str
+    expires_in_seconds: float | None
+    tool_fingerprint: str | None
+
+
+class WarmedAnchor(Anchor, frozen=True, kw_only=True):
+    prefilled_tokens: Count
+
+
+class AnchorList(msgspec.Struct, frozen=True, kw_only=True):
+    data: list[Anchor]
+    pinned_bytes: Size
+    pin_budget_bytes: Size
 
 
 @click.group("cache", cls=SuggestingGroup)
@@ -75,11 +103,24 @@ def _telling_what_is_pinned() -> Iterator[None]:
     try:
         yield
     except CallFailed as error:
-        pinned = error.details.get("pinned")
+        pinned = _pins(error.details.get("pinned"))
         if not pinned:
             raise
-        lines = (f"{pin['id']}  {_name(pin)}  {pin['tokens']} tokens  {format_size(pin['bytes'])}" for pin in pinned)
+        lines = (f"{printable(pin.id)}  {_name(pin)}  {pin.tokens} tokens  {format_size(pin.bytes)}" for pin in pinned)
         raise Refusal("\n  ".join([str(error), *lines])) from error
+
+
+def _pins(value: object) -> list[Pin]:
+    """Empty for what are none."""
+    try:
+        return told(value, list[Pin])
+    except ValueError:
+        return []
+
+
+def _answered(kind: type[Kind], answer: object, client: Client) -> Kind:
+    """``answer``, which the server gave, as a ``kind``. Raises CallFailed when it is none."""
+    return told_as(kind, answer, what=f"the answer of {client.url}")
 
 
 @cache_group.command("warm", cls=SuggestingCommand)
@@ -97,12 +138,14 @@ def warm(*, client: Client, file: Path, whole: bool, ttl: str, as_json: bool) ->
     console = plain_console(stderr=True)
     for line in found.left_out:
         console.print(line)
+    answers: list[object] = []
     anchors: list[Anchor] = []
     for prefix in found.prefixes:
-        anchor = client.post("/cache/anchors", {**prefix.anchor, "ttl": _ttl(ttl)})
-        console.print(f"  {prefix.origin}: {anchor['prefilled_tokens']} of {anchor['tokens']} tokens prefilled")
+        answers.append(client.post("/cache/anchors", {**prefix.anchor, "ttl": _ttl(ttl)}))
+        anchor = _answered(WarmedAnchor, answers[-1], client)
+        console.print(f"  {prefix.origin}: {anchor.prefilled_tokens} of {anchor.tokens} tokens prefilled")
         anchors.append(anchor)
-    _show(anchors, as_json=as_json, table=_anchor_table(anchors))
+    _show(answers, as_json=as_json, table=_anchor_table(anchors))
 
 
 @cache_group.command("ls", cls=SuggestingCommand)
@@ -124,10 +167,10 @@ def ls(*, client: Client, as_json: bool, cache_disk: Path | None, namespace: str
     if namespace is not None:
         raise click.UsageError("NAMESPACE needs --cache-disk")
     answer = client.get("/cache/anchors")
-    _show(answer, as_json=as_json, table=_anchor_table(answer["data"]))
+    listed = _answered(AnchorList, answer, client)
+    _show(answer, as_json=as_json, table=_anchor_table(listed.data))
     if not as_json:
-        used, budget = (format_size(answer[name]) for name in ("pinned_bytes", "pin_budget_bytes"))
-        click.echo(f"{used} of {budget} pinned")
+        click.echo(f"{format_size(listed.pinned_bytes)} of {format_size(listed.pin_budget_bytes)} pinned")
 
 
 @cache_group.command("pin", cls=SuggestingCommand)
@@ -146,8 +189,8 @@ def pin(*, client: Client, id: str, name: str | None, ttl: str | None, as_json: 
         change["name"] = name
     if ttl is not None:
         change["ttl"] = _ttl(ttl)
-    anchor = client.call("PATCH", f"/cache/anchors/{quote(id, safe='')}", change)
-    _show(anchor, as_json=as_json, table=_anchor_table([anchor]))
+    answer = client.call("PATCH", f"/cache/anchors/{quote(id, safe='')}", change)
+    _show(answer, as_json=as_json, table=_anchor_table([_answered(Anchor, answer, client)]))
 
 
 @cache_group.command("unpin", cls=SuggestingCommand)
@@ -159,7 +202,7 @@ def unpin(*, client: Client, id: str, as_json: bool) -> None:
     ID is that of 'anchorline cache ls'.
     """
     answer = client.call("DELETE", f"/cache/anchors/{quote(id, safe='')}")
-    _show(answer, as_json=as_json, table=_figures(answer))
+    _show(answer, as_json=as_json, table=_figures(_answered(dict[str, Any], answer, client)))
 
 
 @cache_group.command("clear", cls=SuggestingCommand)
@@ -168,7 +211,7 @@ def unpin(*, client: Client, id: str, as_json: bool) -> None:
 def clear(*, client: Client, pins: bool, as_json: bool) -> None:
     """Forget everything that is not pinned or in use."""
     answer = client.post("/cache/clear", {"pins": pins})
-    _show(answer, as_json=as_json, table=_figures(answer))
+    _show(answer, as_json=as_json, table=_figures(_answered(dict[str, Any], answer, client)))
 
 
 @cache_group.command("stats", cls=SuggestingCommand)
@@ -176,7 +219,7 @@ def clear(*, client: Client, pins: bool, as_json: bool) -> None:
 def stats(*, client: Client, as_json: bool) -> None:
     """Show the figures of the cache."""
     answer = client.get("/cache")
-    _show(answer, as_json=as_json, table=_figures(answer))
+    _show(answer, as_json=as_json, table=_figures(_answered(dict[str, Any], answer, client)))
 
 
 def _ttl(text: str) -> str | float | None:
@@ -207,21 +250,21 @@ def _anchor_table(anchors: Iterable[Anchor]) -> Table:
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("tools", no_wrap=True)
     for anchor in anchors:
-        expires_seconds = anchor["expires_in_seconds"]
+        expires_seconds = anchor.expires_in_seconds
         table.add_row(
-            anchor["id"],
+            printable(anchor.id),
             _name(anchor),
-            anchor["kind"],
-            str(anchor["tokens"]),
-            format_size(anchor["bytes"]),
+            printable(anchor.kind),
+            str(anchor.tokens),
+            format_size(anchor.bytes),
             "-" if expires_seconds is None else f"{expires_seconds:.0f} s",
-            (anchor["tool_fingerprint"] or "-")[:12],
+            printable(anchor.tool_fingerprint or "-")[:12],
         )
     return table
 
 
-def _name(anchor: Anchor) -> str:
-    return printable(anchor["name"] or "-")
+def _name(pin: Pin) -> str:
+    return printable(pin.name or "-")
 
 
 def _figures(answer: Mapping[str, Any]) -> Table:
@@ -231,7 +274,7 @@ def _figures(answer: Mapping[str, Any]) -> Table:
     table.add_column("value", justify="right")
     for name, value in _rows(answer):
         size = name.endswith("_bytes") and isinstance(value, int)
-        table.add_row(name.replace("_", " "), format_size(value) if size else _word(value))
+        table.add_row(printable(name.replace("_", " ")), format_size(value) if size else _word(value))
     return table
 
 
@@ -246,4 +289,4 @@ def _rows(answer: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 def _word(value: object) -> str:
     if value is None:
         return "-"
-    return ("no", "yes")[value] if isinstance(value, bool) else str(value)
+    return ("no", "yes")[value] if isinstance(value, bool) else printable(str(value))

@@ -35,7 +35,7 @@ def demo(*, model: str, serve_args: str, url: str | None, api_key: str | None, a
             server = stack.enter_context(start_anchorline([model, *shlex.split(serve_args)]))
             url = server.wait_until_listening()
         client = stack.enter_context(Client(url, api_key=api_key))
-        name = client.get("/v1/models")["data"][0]["id"]
+        name = client.model_name()
         calls: list[DemoCall] = []
         for call in run_demo(client):
             calls.append(call)

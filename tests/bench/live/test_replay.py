@@ -226,7 +226,7 @@ def test_a_stranger_is_asked_in_its_own_protocol_and_believed() -> None:
         assert "[word] " in str(body)
     # Its answers are chat chunks, which say nothing in the Messages protocol.
     (failed,) = report.refused
-    assert (failed.path, failed.error) == (MESSAGES_PATH, "the server reported no usage")
+    assert (failed.path, failed.error) == (MESSAGES_PATH, f"{report.url} reported no usage")
 
 
 def test_a_strangers_counts_are_checked() -> None:
@@ -239,7 +239,10 @@ def test_a_strangers_counts_are_checked() -> None:
 def test_what_is_no_event_fails_its_call_alone() -> None:
     with Stranger([["no", "object"], usage(100, 0)]).listening() as url:
         report = replayed(url, trace_of(CHAT_PATH, chat("a"), chat("b")), how=dataclasses.replace(HOW, warm_up=0))
-    assert [call.error for call in report.calls] == ['an event of the answer is no object: ["no", "object"]', None]
+    assert [call.error for call in report.calls] == [
+        f'{report.url} sent an event that is no object: ["no", "object"]',
+        None,
+    ]
 
 
 def test_a_connection_that_breaks_fails_its_call_alone() -> None:

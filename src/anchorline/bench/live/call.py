@@ -46,7 +46,7 @@ def call(
         e2e_ms = (clock() - started) * 1000
         counts = reader.counts()
     if counts is None:
-        raise CallFailed("the server reported no usage", status=200)
+        raise CallFailed(f"{client.url} reported no usage", status=200)
     return Measured(
         ttft_ms=pieces[0] if pieces else None,
         itl_ms=tuple(later - earlier for earlier, later in pairwise(pieces)),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from anchorline.bench.client import told_as
-from anchorline.bench.live.reported import AnthropicUsage, Details, OpenAiUsage, Timings
+from anchorline.bench.reported import AnthropicUsage, Details, OpenAiUsage, Timings
 
 USAGE = "the usage that the server reports"
 TIMINGS = "the timings that the server reports"

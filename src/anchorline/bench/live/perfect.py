@@ -13,11 +13,12 @@ from typing import Any, ClassVar, Protocol
 
 import msgspec
 
-from anchorline.bench.client import CallFailed, Client, Count, Unreachable, told_as
+from anchorline.bench.client import CallFailed, Client, Unreachable
 from anchorline.bench.live.call import Measured
 from anchorline.bench.live.protocols import CHAT, WireProtocol
 from anchorline.bench.live.shown import shown
 from anchorline.bench.oracle import CutOracle, Oracle, Tokens, as_tokens
+from anchorline.bench.reported import Count
 
 PROBE = {"messages": [{"role": "user", "content": "hello"}]}
 
@@ -73,9 +74,9 @@ class LlamaServerIds:
     tells_cuts: ClassVar[bool] = False
 
     def prompt(self, body: Mapping[str, Any]) -> tuple[Tokens, tuple[int, ...]]:
-        rendered = told_as(Rendered, self.client.post("/apply-template", dict(body)), what="the rendered prompt")
+        rendered = self.client.ask(Rendered, "POST", "/apply-template", dict(body))
         asked = {"content": rendered.prompt, "add_special": True, "parse_special": True}
-        return as_tokens(told_as(Tokenised, self.client.post("/tokenize", asked), what="the ids").tokens), ()
+        return as_tokens(self.client.ask(Tokenised, "POST", "/tokenize", asked).tokens), ()
 
 
 def token_ids_of(client: Client) -> AnchorlineIds | LlamaServerIds | None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from anchorline.bench.client import CallFailed, told_as
 from anchorline.bench.live.counts import TokenCounts, anthropic_counts, openai_counts
-from anchorline.bench.live.reported import ChatEvent, MessagesEvent, ResponsesEvent
+from anchorline.bench.reported import ChatEvent, MessagesEvent, ResponsesEvent
 
 ANTHROPIC_VERSION = "2023-06-01"
 MESSAGE_DELTAS = frozenset({"text_delta", "thinking_delta", "input_json_delta"})

@@ -27,8 +27,8 @@ def new_salt() -> str:
 def first_model(client: Client) -> str | None:
     """The name under which the server lists its first model; None when it lists none."""
     try:
-        return str(client.get("/v1/models")["data"][0]["id"])
-    except (CallFailed, KeyError, IndexError, TypeError):
+        return client.model_name()
+    except CallFailed:
         return None
 
 

@@ -89,7 +89,7 @@ class AnchorlineServer:
         return Reply(
             ttft_ms=answer.ttft_ms,
             prefilled_tokens=answer.prefilled_tokens,
-            prefill_ms=float(answer.timings["prompt_ms"]),
+            prefill_ms=answer.timed.prompt_ms,
             tier=answer.tier,
             tokens=answer.reply_tokens,
         )

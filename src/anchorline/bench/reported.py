@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
-from anchorline.bench.client import Count
+MOST_TOKENS = 2**31 - 1
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=MOST_TOKENS)]
+"""Of tokens, or the place of one, as a server may tell it; a token id is bounded alike."""
+Milliseconds = Annotated[float, msgspec.Meta(ge=0)]
 
 
 class Details(msgspec.Struct, frozen=True):
@@ -50,6 +54,7 @@ class ChatDelta(msgspec.Struct, frozen=True, kw_only=True):
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True):
     delta: ChatDelta | None = None
+    finish_reason: Any = None
     tokens: list[Count] | None = None
 
 
@@ -94,3 +99,85 @@ class ResponsesEvent(msgspec.Struct, frozen=True, kw_only=True):
     delta: Any = None
     response: Response | None = None
     timings: dict[str, Any] | None = None
+
+
+class Model(msgspec.Struct, frozen=True):
+    id: str
+
+
+class ModelList(msgspec.Struct, frozen=True):
+    """Of ``/v1/models``."""
+
+    data: Annotated[list[Model], msgspec.Meta(min_length=1)]
+
+
+class Generation(msgspec.Struct, frozen=True):
+    n_ctx: Count
+
+
+class Props(msgspec.Struct, frozen=True):
+    """Of ``/props``."""
+
+    default_generation_settings: Generation
+
+
+class ToldPrompt(msgspec.Struct, frozen=True):
+    """Anchorline's answer to ``/apply-template``."""
+
+    tokens: list[Count]
+    cuts: list[Count]
+
+
+class CachedDetails(msgspec.Struct, frozen=True):
+    cached_tokens: Count
+
+
+class CachedUsage(msgspec.Struct, frozen=True):
+    """Of a server that says what it restored."""
+
+    prompt_tokens: Count
+    prompt_tokens_details: CachedDetails
+
+
+class TierTimings(msgspec.Struct, frozen=True, kw_only=True):
+    """What Anchorline always tells of a call, and what is read of the rest."""
+
+    cache_n: Count
+    prompt_n: Count
+    resident_n: Count = 0
+    host_n: Count = 0
+    disk_n: Count = 0
+    prompt_ms: Milliseconds = 0.0
+    restore_ms: Milliseconds = 0.0
+    ttft_ms: Milliseconds | None = None
+
+
+class CostOfCall(msgspec.Struct, frozen=True, kw_only=True):
+    """Of an answer of Anchorline, in both its forms."""
+
+    usage: CachedUsage
+    timings: TierTimings
+
+
+class Completion(msgspec.Struct, frozen=True, kw_only=True):
+    """An event of llama-server's ``/completion``."""
+
+    tokens: list[Count] | None = None
+    timings: dict[str, Any] | None = None
+
+
+class WholeMessage(msgspec.Struct, frozen=True):
+    content: str | None = None
+
+
+class WholeChoice(msgspec.Struct, frozen=True, kw_only=True):
+    message: WholeMessage
+    tokens: list[Count] | None = None
+
+
+class WholeChat(msgspec.Struct, frozen=True, kw_only=True):
+    """A chat completion that is not streamed."""
+
+    choices: Annotated[list[WholeChoice], msgspec.Meta(min_length=1)]
+    usage: dict[str, Any]
+    timings: dict[str, Any]
