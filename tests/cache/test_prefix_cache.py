@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
 
 from anchorline.cache.cuts import PIECE_TOKENS_MIN
 from anchorline.cache.pins import PinEnd, PinRefusal
@@ -111,6 +114,22 @@ def test_a_head_without_a_piece_within_the_pin_limit_is_refused_and_counted() ->
     save(cache, conversation(1, 700, 800))
     assert len(cache.pins) == 0
     assert cache.pins.refused == {PinRefusal.OVER_BUDGET: 1}
+
+
+@pytest.mark.parametrize(
+    ("shared", "head", "pinned"),
+    [(2, 700, []), (87, 700, []), (88, 700, [88]), (255, 4000, []), (256, 4000, [256])],
+    ids=["what all begin with", "short of an eighth", "an eighth", "short of 256", "256"],
+)
+def test_a_part_of_a_head_over_the_pin_limit_is_pinned_where_it_is_worth_it(
+    shared: int, head: int, pinned: list[int]
+) -> None:
+    cache = make_cache(10_000, pin_tokens=500, longest_piece=10_000)
+    for name in (1, 2):
+        other = conversation(name, shared, head + 10)
+        save(cache, replace(other, cuts=(Cut(head, CutKind.HEAD),)))
+    assert [pin.tokens for pin in cache.pins.of("")] == pinned
+    assert cache.pins.refused[PinRefusal.OVER_BUDGET] == 2 - len(pinned)
 
 
 def test_what_does_not_fit_is_counted_and_leaves_the_rest_alone() -> None:

@@ -9,6 +9,7 @@ anchor      |-- system + tools --|  prefilled ahead, up to the anchor and no fur
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -21,6 +22,8 @@ from anchorline.cache.tree import Match, SegmentTree
 from anchorline.errors import Conflict
 from anchorline.llama.interface import TokenArray
 
+LEAST_HEAD_TOKENS = 256
+"""A part of a head deserves a pin from this length on; of a short head, from an eighth of it."""
 NAMED_PINS = 5
 """An error names so many of the pins that are in the way."""
 
@@ -90,8 +93,12 @@ class Pinning:
                 self.pins.refuse(granted, kind, wish.position)
 
     def _pin_head(self, prompt: Prompt, head: int, now: float) -> None:
-        """Pin what is kept of the head; of one that is larger than all pins may be, its beginning."""
-        places = self._places(self._kept(prompt, head))
+        """Pin what is kept of the head; of one that is larger than all pins may be, its beginning.
+
+        Not what is hardly a part of it: all heads of a model may begin with the same few tokens.
+        """
+        least = min(LEAST_HEAD_TOKENS, math.ceil(head / 8))
+        places = [segment for segment in self._places(self._kept(prompt, head)) if segment.end >= least]
         if not places:
             return
         fitting = (segment for segment in reversed(places) if pinned_bytes([segment]) <= self.pins.limit_bytes)
