@@ -118,6 +118,38 @@ def test_calls_of_a_trace_that_cannot_be_used_spoil_none_of_the_others(tmp_path:
     assert "messages[0].role is 'robot'" in unknown
 
 
+CONTINUED: dict[str, Any] = {
+    "instructions": "Be brief.",
+    "input": "hi",
+    "tools": [{"type": "function", "name": "look", "parameters": {"type": "object"}}],
+    "previous_response_id": "r",
+}
+
+
+@pytest.mark.parametrize(
+    "kept",
+    [{}, {"conversation": "c"}, {"input": [{"type": "item_reference", "id": "i"}], "previous_response_id": None}],
+)
+def test_a_recorded_call_that_goes_on_from_what_its_server_kept_has_a_head(
+    tmp_path: Path, kept: dict[str, Any]
+) -> None:
+    found = read_prefixes(written(tmp_path, lines(recorded(CONTINUED | kept, "/v1/responses"))), limits=Limits())
+    assert [prefix.body for prefix in found.prefixes] == [HEAD]
+    assert not found.left_out
+
+
+@pytest.mark.parametrize(
+    ("kept", "whole"), [({"instructions": None}, False), ({"prompt": {"id": "p"}}, False), ({}, True)]
+)
+def test_what_only_the_server_has_of_a_recorded_call_is_not_guessed(
+    tmp_path: Path, kept: dict[str, Any], whole: bool
+) -> None:
+    path = written(tmp_path, lines(recorded(CHAT), recorded(CONTINUED | kept, "/v1/responses")))
+    found = read_prefixes(path, limits=Limits(), whole=whole)
+    assert [prefix.origin for prefix in found.prefixes] == [f"{path}, line 1"]
+    assert found.left_out[0].startswith("requests.jsonl: 1 of 2 calls left out: ")
+
+
 def test_a_trace_without_a_call_that_can_be_used_says_why(tmp_path: Path) -> None:
     path = written(tmp_path, lines(recorded({"prompt": "x"}, "/v1/completions")))
     with pytest.raises(ConfigError, match=r"system prompt to warm; .*1 of 1 calls left out: /v1/completions"):

@@ -17,7 +17,7 @@ import msgspec
 
 from anchorline.api.decode import json_type
 from anchorline.api.prefixes import anchor_body, path_of
-from anchorline.bench.live.protocols import why_left_out
+from anchorline.bench.live.protocols import head_alone, why_left_out
 from anchorline.bench.trace import TraceEntries
 from anchorline.cli.traces import told_left_out
 from anchorline.errors import ConfigError, RequestError
@@ -64,7 +64,8 @@ class WarmFile:
 def read_prefixes(path: Path, *, limits: Limits, whole: bool = False) -> WarmFile:
     """Each distinct head of the requests in a file, in their order; with ``whole`` all messages of each.
 
-    Requests without tools and system prompt have no head and are passed over. Calls of a trace that cannot be used
+    Requests without tools and system prompt have no head and are passed over. Of a recorded call that goes on from what
+    its server kept the head are its instructions and tools. Calls of a trace that cannot be used
     are left out: they are as an agent sent them to some server. Of other files they are errors. Raises ConfigError
     naming file, line and field, and when nothing is left.
     """
@@ -91,10 +92,13 @@ def read_prefixes(path: Path, *, limits: Limits, whole: bool = False) -> WarmFil
 
 def _anchor_body(request: _Request, *, limits: Limits, whole: bool) -> dict[str, Any] | None:
     """Raises RequestError saying why the request cannot be used."""
+    body: dict[str, Any] | None = request.body
     reason = why_left_out(request.path, request.body) if request.recorded else None
     if reason is not None:
-        raise RequestError(reason)
-    return anchor_body(msgspec.json.encode(request.body), path=request.path, limits=limits, whole=whole)
+        body = None if whole else head_alone(request.path, request.body)
+        if body is None:
+            raise RequestError(reason)
+    return anchor_body(msgspec.json.encode(body), path=request.path, limits=limits, whole=whole)
 
 
 def _requests(path: Path) -> Iterator[_Request]:

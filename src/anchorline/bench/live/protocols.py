@@ -140,6 +140,17 @@ def why_left_out(path: str, body: Mapping[str, Any]) -> str | None:
     )
 
 
+def head_alone(path: str, body: Mapping[str, Any]) -> dict[str, Any] | None:
+    """A Responses call of whose prompt its server holds a part, without all that may be: its instructions and tools.
+
+    Servers carry no instructions over, so with any these begin its prompt. None for calls without, for those whose
+    instructions are kept there (``prompt``), and for other calls.
+    """
+    if protocol_of(path) is not RESPONSES or not body.get("instructions") or body.get("prompt") is not None:
+        return None
+    return {name: value for name, value in body.items() if name not in (*KEPT_BY_SERVERS, "input")}
+
+
 def _kept_by_the_server(body: Mapping[str, Any]) -> str | None:
     """The field of a Responses call that stands for a part of its prompt."""
     items = body["input"] if isinstance(body.get("input"), list) else ()
