@@ -6,6 +6,7 @@ A list of shapes, each of a whole line. What has none of them may be an instruct
 from __future__ import annotations
 
 import re
+from functools import cache
 
 LINE_CHARACTERS = 200
 """A longer line says more than the time."""
@@ -46,26 +47,29 @@ _UNIT = (
 _UUID = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 _RANDOM = r"(?=\w{8})(?=\w*\d)[a-z0-9]+(?:_[a-z0-9]+)?"
 
-_SHAPES = re.compile(
-    "|".join(
-        [
-            rf"{_LABEL} ?[:=] ?{_WHEN}\.?",
-            rf"(?-i:(?=[A-Z])){_LABEL} is (?:now )?{_WHEN}\.?",
-            rf"(?-i:It)(?: is|['’]s) (?:(?:now|currently) {_WHEN}|{_WHEN} (?:right )?now)\.?",
-            rf"<(?P<element>{_ELEMENT})>{_WHEN}</(?P=element)>",
-            rf"{_UNIT} (?:used|left|remaining|so far) ?[:=] ?{_AMOUNT}\.?",
-            rf"{_AMOUNT} {_UNIT} (?:used|left|remaining|so far)\.?",
-            rf"(?:turn|request|message) (?:number|count) ?[:=] ?{_AMOUNT}\.?",
-            rf"(?:session|request|conversation|thread|trace|message|turn|chat|run)[ _-](?:uu)?id ?[:=] ?"
-            rf"(?:{_UUID}|{_RANDOM})\.?",
-        ]
-    ),
-    re.IGNORECASE | re.ASCII,
+_SHAPES = "|".join(
+    [
+        rf"{_LABEL} ?[:=] ?{_WHEN}\.?",
+        rf"(?-i:(?=[A-Z])){_LABEL} is (?:now )?{_WHEN}\.?",
+        rf"(?-i:It)(?: is|['’]s) (?:(?:now|currently) {_WHEN}|{_WHEN} (?:right )?now)\.?",
+        rf"<(?P<element>{_ELEMENT})>{_WHEN}</(?P=element)>",
+        rf"{_UNIT} (?:used|left|remaining|so far) ?[:=] ?{_AMOUNT}\.?",
+        rf"{_AMOUNT} {_UNIT} (?:used|left|remaining|so far)\.?",
+        rf"(?:turn|request|message) (?:number|count) ?[:=] ?{_AMOUNT}\.?",
+        rf"(?:session|request|conversation|thread|trace|message|turn|chat|run)[ _-](?:uu)?id ?[:=] ?"
+        rf"(?:{_UUID}|{_RANDOM})\.?",
+    ]
 )
 _BILLING_HEADER = re.compile(r"x-anthropic-billing-header: ?\w+=[\w.-]*(?:; ?\w+=[\w.-]*)*;?", re.ASCII)
 """As Claude Code writes it."""
 
 _BULLET = re.compile(r"[-*•] ")
+
+
+@cache
+def _shapes() -> re.Pattern[str]:
+    """Compiled with the first line that is looked at: few commands look at any, and it takes long."""
+    return re.compile(_SHAPES, re.IGNORECASE | re.ASCII)
 
 
 def is_volatile_line(line: str) -> bool:
@@ -78,4 +82,4 @@ def is_volatile_line(line: str) -> bool:
     line = line.removesuffix("\n").removesuffix("\r").rstrip(" \t")
     if _BILLING_HEADER.fullmatch(line):
         return True
-    return _SHAPES.fullmatch(line[2 if _BULLET.match(line) else 0 :].replace("**", "")) is not None
+    return _shapes().fullmatch(line[2 if _BULLET.match(line) else 0 :].replace("**", "")) is not None
