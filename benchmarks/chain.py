@@ -31,6 +31,7 @@ import numpy as np
 
 from anchorline.bench.models import bench_model
 from anchorline.cache.chains import restore_spans
+from anchorline.cache.host import HostArena
 from anchorline.cache.prefix_cache import PrefixCache
 from anchorline.cache.prompt import Cut, CutKind, Prompt
 from anchorline.config import ContextConfig, ModelConfig
@@ -167,7 +168,7 @@ def make_cache(runtime: LlamaRuntime, *, tokens: int) -> PrefixCache:
     budget_bytes = int(2.2 * tokens * limits.bytes_per_token) + SPARE_BYTES
     return PrefixCache(
         runtime.capabilities,
-        budget_bytes=budget_bytes,
+        arena=HostArena(budget_bytes),
         pin_budget_bytes=budget_bytes // 2,
         max_pins=1,
         exact=False,

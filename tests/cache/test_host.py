@@ -109,3 +109,16 @@ else:
 def test_what_the_system_sees_of_it(script: str) -> None:
     """In a process of its own, whose memory nothing else changes."""
     subprocess.run([sys.executable, "-c", script], check=True)
+
+
+def test_what_is_set_aside_cannot_be_taken_and_comes_back() -> None:
+    arena = HostArena(BUDGET)
+    held = arena.allocate(BUDGET // 2)
+    arena.set_aside(BUDGET * 3 // 4)
+    assert (arena.budget_bytes, arena.limit_bytes) == (BUDGET // 4, BUDGET // 4)
+    assert arena.allocate(1) is None, "more is taken already"
+    assert held is not None
+    arena.free(held)
+    assert arena.allocate(BUDGET // 2) is None
+    arena.set_aside(0)
+    assert arena.allocate(BUDGET) is not None

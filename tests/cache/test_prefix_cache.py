@@ -9,12 +9,13 @@ from dataclasses import replace
 import pytest
 
 from anchorline.cache.cuts import PIECE_TOKENS_MIN
+from anchorline.cache.host import HostArena
 from anchorline.cache.pins import PinEnd, PinRefusal
 from anchorline.cache.policy import KeepValue, cost_aware
 from anchorline.cache.prefix_cache import PIECE_SHARE, PrefixCache
 from anchorline.cache.prompt import Cut, CutKind, Prompt
 from anchorline.cache.segment import Absence
-from anchorline.cache.storage import Allocate
+from anchorline.cache.storage import Allocate, GiveUp, nothing_parked
 from anchorline.llama.interface import MemoryKind
 from tests.support.fake_runtime import capabilities_of, tokens_of
 
@@ -35,6 +36,8 @@ def make_cache(
     clock: Callable[[], float] = lambda: 0.0,
     keep_value: KeepValue = cost_aware,
     longest_piece: int | None = None,
+    arena: HostArena | None = None,
+    drop_parked: GiveUp = nothing_parked,
 ) -> PrefixCache:
     """A cache for so many tokens, of which pins may hold ``pin_tokens``, or half.
 
@@ -44,7 +47,8 @@ def make_cache(
     estimate = BYTES_PER_TOKEN if longest_piece is None else PIECE_SHARE * budget_bytes / longest_piece
     return PrefixCache(
         capabilities_of(kind),
-        budget_bytes=budget_bytes,
+        arena=HostArena(budget_bytes) if arena is None else arena,
+        drop_parked=drop_parked,
         pin_budget_bytes=(budget_tokens // 2 if pin_tokens is None else pin_tokens) * BYTES_PER_TOKEN,
         max_pins=max_pins,
         exact=exact,

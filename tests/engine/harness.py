@@ -8,7 +8,7 @@ from itertools import count
 
 from anchorline.cache.prompt import Cut, CutKind, Prompt
 from anchorline.config import EngineConfig
-from anchorline.engine.engine import make_cache
+from anchorline.engine.caches import make_cache
 from anchorline.engine.loop import EngineLoop
 from anchorline.engine.request import CallReport, GenerationRequest, TokenForcer
 from anchorline.engine.speeds import SpeedMeter

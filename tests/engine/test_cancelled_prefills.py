@@ -10,7 +10,7 @@ import pytest
 
 from anchorline.cache.prompt import Cut, CutKind, Prompt
 from anchorline.config import ContextConfig, EngineConfig, ModelConfig
-from anchorline.engine.engine import make_cache
+from anchorline.engine.caches import make_cache
 from anchorline.engine.loop import EngineLoop
 from anchorline.engine.request import GenerationRequest
 from anchorline.engine.stream import open_call

@@ -12,7 +12,8 @@ from dataclasses import replace
 import pytest
 
 from anchorline.config import EngineConfig
-from anchorline.engine.engine import Engine, make_cache
+from anchorline.engine.caches import make_cache
+from anchorline.engine.engine import Engine
 from anchorline.engine.request import CallReport, GenerationRequest, SampledToken
 from anchorline.errors import (
     Cancelled,

@@ -75,8 +75,9 @@ class DiskTier:
         store: SegmentStore,
         post: Post,
         clock: Callable[[], float],
+        indexed: Callable[[], None] = lambda: None,
     ) -> None:
-        """``clock`` is monotonic."""
+        """``clock`` is monotonic; ``indexed`` is called once all that was there at the start is attached."""
         self.store = store
         self.loader = Loader(tree=tree, storage=storage, index=index, store=store, post=post)
         self._index = index
@@ -84,6 +85,7 @@ class DiskTier:
         self._spiller = Spiller(index, store, post)
         self._post = post
         self._clock = clock
+        self._indexed = indexed
         self._found: deque[SegmentRecord] = deque()
         self._all_found = False
         self._rests_until = 0.0
@@ -121,6 +123,7 @@ class DiskTier:
                 self._index.attach(record)
         if self._all_found and not self._found and not self._index.is_complete:
             self._index.complete()
+            self._indexed()
         self._delete_unwanted()
         if self.loader.is_waiting and self.loader.give_up_late(now := self._clock()):
             self._rests_until = now + REST_SECONDS

@@ -83,7 +83,7 @@ class HostArena:
 
     def __init__(self, budget_bytes: int) -> None:
         """Raises ConfigError when the system does not give so much address space."""
-        self.budget_bytes = max(budget_bytes // ALIGNMENT_BYTES, 1) * ALIGNMENT_BYTES
+        self._size_bytes = self.budget_bytes = _whole(budget_bytes)
         self.limit_bytes = self.budget_bytes
         """What may be taken at present; less than the budget while the machine's memory is short."""
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
@@ -96,11 +96,15 @@ class HostArena:
             ) from error
         self._map.madvise(mmap.MADV_HUGEPAGE)
         self._memory = memoryview(self._map)
-        self._ranges = FreeRanges(self.budget_bytes)
+        self._ranges = FreeRanges(self._size_bytes)
+
+    def set_aside(self, size_bytes: int) -> None:
+        """Let the budget be what the arena was made for less ``size_bytes``; what is taken beyond it stays taken."""
+        self.budget_bytes = self.limit_bytes = _whole(self._size_bytes - size_bytes)
 
     @property
     def used_bytes(self) -> int:
-        return self.budget_bytes - self._ranges.free_bytes
+        return self._size_bytes - self._ranges.free_bytes
 
     @property
     def largest_free_bytes(self) -> int:
@@ -133,6 +137,11 @@ class HostArena:
     def view(self, extent: Extent) -> memoryview:
         """Writable bytes of an allocated range."""
         return self._memory[extent.offset : extent.offset + extent.size_bytes]
+
+
+def _whole(budget_bytes: int) -> int:
+    """What of a budget can be divided into extents, at least one."""
+    return max(budget_bytes // ALIGNMENT_BYTES, 1) * ALIGNMENT_BYTES
 
 
 def _aligned(size_bytes: int) -> int:

@@ -12,6 +12,7 @@ from anchorline.cache.classes import CallClass, at_end, classify
 from anchorline.cache.compaction import Run, choose_merge, runs_of
 from anchorline.cache.cuts import PIECE_TOKENS_MIN, chunk_ends, kept_chunk_ends, piece_ends
 from anchorline.cache.disk import DiskTier
+from anchorline.cache.host import HostArena
 from anchorline.cache.loading import Load
 from anchorline.cache.pinning import Pinning
 from anchorline.cache.pins import Pins
@@ -21,7 +22,7 @@ from anchorline.cache.retention import thin_states
 from anchorline.cache.rows import State
 from anchorline.cache.segment import Absence, Segment
 from anchorline.cache.spilling import Post
-from anchorline.cache.storage import Export, ExportState, HostStorage
+from anchorline.cache.storage import Export, ExportState, GiveUp, HostStorage, nothing_parked
 from anchorline.cache.stored import StoredIndex
 from anchorline.cache.tree import Match, SegmentTree
 from anchorline.disk.record import SegmentStore
@@ -55,7 +56,7 @@ class PrefixCache:
         self,
         capabilities: Capabilities,
         *,
-        budget_bytes: int,
+        arena: HostArena,
         pin_budget_bytes: int,
         max_pins: int,
         exact: bool,
@@ -63,16 +64,18 @@ class PrefixCache:
         bytes_per_token: float,
         clock: Callable[[], float],
         keep_value: KeepValue = cost_aware,
+        drop_parked: GiveUp = nothing_parked,
     ) -> None:
         """``bytes_per_token`` is an estimate that bounds pieces; what is kept is counted as it is.
 
-        ``clock`` is monotonic; pins expire by it. ``keep_value`` is the policy: what goes first when room is needed.
+        ``clock`` is monotonic; pins expire by it. ``keep_value`` is the policy: what goes first when room is needed,
+        once ``drop_parked`` gives up nothing more of what other caches keep in ``arena``.
         """
         self.tree = SegmentTree(splitting=not exact, stateful=capabilities.has_state)
         self.storage = HostStorage(
-            self.tree, budget_bytes=budget_bytes, keep_value=keep_value, bytes_per_token=bytes_per_token
+            self.tree, arena=arena, keep_value=keep_value, bytes_per_token=bytes_per_token, drop_parked=drop_parked
         )
-        self.arena = self.storage.arena
+        self.arena = arena
         self.counters = self.storage.counters
         self.pins = Pins(
             limit_bytes=min(pin_budget_bytes, self.arena.budget_bytes),
@@ -94,8 +97,11 @@ class PrefixCache:
         piece_bytes = min(PIECE_BYTES_MAX, self.arena.budget_bytes * PIECE_SHARE)
         self._piece_tokens = max(PIECE_TOKENS_MIN, int(piece_bytes / max(bytes_per_token, 1.0)))
 
-    def use_disk(self, store: SegmentStore, post: Post) -> None:
-        """Keep what is saved in ``store`` too, and read back what it has; ``post`` brings its calls to this thread."""
+    def use_disk(self, store: SegmentStore, post: Post, *, indexed: Callable[[], None] = lambda: None) -> None:
+        """Keep what is saved in ``store`` too, and read back what it has; ``post`` brings its calls to this thread.
+
+        ``indexed`` is called once all that was there at the start is known.
+        """
         self.disk = DiskTier(
             tree=self.tree,
             storage=self.storage,
@@ -104,8 +110,20 @@ class PrefixCache:
             store=store,
             post=post,
             clock=self._clock,
+            indexed=indexed,
         )
         self.disk.start()
+
+    def leave_disk(self) -> None:
+        """Forget what lies on disk, which others may change from now on; what is in RAM stays."""
+        self.stored.lose_all()
+        self.stored = StoredIndex(self.tree)
+        self.disk = None
+        self.tree.prune_ghosts()
+
+    def discard(self) -> None:
+        """Free all that is kept, held or not. The cache must not be used any more."""
+        self.tree.drop_below(self.tree.root, Absence.EVICTED)
 
     # -- reading ------------------------------------------------------------------------------
 

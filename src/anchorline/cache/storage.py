@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeAlias
 
 from anchorline.cache.eviction import Victims
 from anchorline.cache.host import Extent, HostArena
@@ -15,6 +16,8 @@ from anchorline.cache.segment import Absence, Segment
 from anchorline.cache.tree import SegmentTree
 
 Allocate = Callable[[int], memoryview | None]
+GiveUp: TypeAlias = Callable[[], bool]
+"""Frees something in an arena; False when there is nothing that may go."""
 Export = Callable[[int, int, Allocate], memoryview | None]
 """Exports the rows of [start, end) into memory from the allocator; None when that gave none."""
 ExportState = Callable[[Allocate], memoryview | None]
@@ -53,16 +56,33 @@ class CacheCounters:
         return replace(self, unsaved=self.unsaved.copy(), unmerged=self.unmerged.copy())
 
 
+def nothing_parked() -> bool:
+    """Nobody else keeps anything in the arena."""
+    return False
+
+
 class HostStorage:
-    """The arena of a tree. Room is made by giving up what is worth less; what does not fit is counted with its reason.
+    """What a tree keeps in an arena. Room is made by giving up what is worth less; what does not fit is counted.
 
     What something is worth is said in the policy's own terms (``worth``).
     """
 
-    def __init__(self, tree: SegmentTree, *, budget_bytes: int, keep_value: KeepValue, bytes_per_token: float) -> None:
-        """``bytes_per_token`` is the estimate by which rows are judged that are not exported yet."""
-        self.arena = HostArena(budget_bytes)
+    def __init__(
+        self,
+        tree: SegmentTree,
+        *,
+        arena: HostArena,
+        keep_value: KeepValue,
+        bytes_per_token: float,
+        drop_parked: GiveUp = nothing_parked,
+    ) -> None:
+        """``bytes_per_token`` is the estimate by which rows are judged that are not exported yet.
+
+        ``drop_parked`` gives up what trees that are not in use keep in ``arena``; it goes before anything of this one.
+        """
+        self.arena = arena
         self.counters = CacheCounters()
+        self._drop_parked = drop_parked
         self._tree = tree
         self._keep_value = keep_value
         self._bytes_per_token = bytes_per_token
@@ -122,7 +142,7 @@ class HostStorage:
     def _store(self, export: ExportState, *, worth: float) -> tuple[memoryview, Callable[[], None]] | Absence:
         extents: list[Extent] = []
         reasons: list[Absence] = []
-        victims = self._victims()
+        victims = self.victims()
 
         def allocate(size_bytes: int) -> memoryview | None:
             taken = self._take(size_bytes, victims, worth=worth)
@@ -157,18 +177,19 @@ class HostStorage:
     def free(self, size_bytes: int) -> int:
         """Evict the least valuable until ``size_bytes`` more are free; the bytes freed, less when no more may go."""
         before = self.arena.used_bytes
-        victims = self._victims()
+        victims = self.victims()
         while before - self.arena.used_bytes < size_bytes and self._evict(victims):
             pass
         return before - self.arena.used_bytes
 
-    def _victims(self) -> Victims:
+    def victims(self) -> Victims:
+        """What may go, in its order, as things are now."""
         return Victims(self._tree, self._keep_value, self._moment)
 
     def _evict(self, victims: Victims, *, below: float = math.inf) -> bool:
         """Give up one thing that is worth less than ``below``; False when there is none."""
         before = self.arena.used_bytes
-        if not victims.drop_next(below=below):
+        if not self._drop_parked() and not victims.drop_next(below=below):
             return False
         self.counters.evictions += 1
         self.counters.evicted_bytes += before - self.arena.used_bytes

@@ -147,6 +147,10 @@ class StoredIndex:
                 self.changes += 1
                 self._detach(stored, reason)
 
+    def lose_all(self) -> None:
+        """Nothing is known any more of what lies on disk."""
+        self.lose(list(self._records), Absence.EVICTED)
+
     def lose_owned(self, owner: str) -> list[bytes]:
         """Lose the records of ``owner`` that no node of its is read from; names the others."""
         nodes = [node for node in self._tree if node.owner == owner]

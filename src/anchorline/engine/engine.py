@@ -11,15 +11,14 @@ from queue import Empty, SimpleQueue
 from typing import TypeVar
 
 from anchorline.cache.disk import DiskStats
-from anchorline.cache.policy import EVICTION
 from anchorline.cache.prefix_cache import PrefixCache
 from anchorline.config import EngineConfig
 from anchorline.disk.record import SegmentStore
+from anchorline.engine.caches import OpenCache, check_cache, make_cache
 from anchorline.engine.commands import Asked, Command
 from anchorline.engine.loop import EngineLoop
 from anchorline.engine.memory import CHECK_SECONDS, MemoryWatch, ReadMemory
 from anchorline.engine.request import GenerationRequest, ReplyConsumer
-from anchorline.engine.selftest import self_test
 from anchorline.engine.stats import EngineStats
 from anchorline.engine.stream import Call, Clock, open_call
 from anchorline.errors import ConfigError, EngineFailure, PromptTooLong, QueueFull, RequestError
@@ -43,8 +42,12 @@ OpenStore = Callable[[], SegmentStore | None]
 """Opens the disk tier, or says that there is none."""
 
 
+@dataclass(frozen=True, slots=True)
 class _Stop:
     """Ends the loop."""
+
+    parks: bool = False
+    """Whether the cache is left as it would be if all calls had ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,45 +57,9 @@ class _Told:
     tell: Callable[[], None]
 
 
+_ENDED = "the server is shutting down"
+
 _Incoming = Call | Asked | _Cancel | _Told | _Stop
-
-
-def make_cache(config: EngineConfig, runtime: Runtime, clock: Clock) -> PrefixCache | None:
-    """The cache that ``config`` asks for, or None when it is off.
-
-    What a fork copies through comes out of the same budget. Raises ConfigError when the system cannot reserve it.
-    """
-    if not config.cache:
-        return None
-    limits = runtime.limits
-    budget_bytes = config.cache_ram_bytes - limits.fork_bytes
-    return PrefixCache(
-        runtime.capabilities,
-        budget_bytes=budget_bytes,
-        pin_budget_bytes=budget_bytes // 2 if config.pin_budget_bytes is None else config.pin_budget_bytes,
-        max_pins=config.max_pins,
-        exact=config.exact,
-        batch_tokens=limits.batch_tokens,
-        bytes_per_token=limits.bytes_per_token,
-        keep_value=EVICTION[config.eviction],
-        clock=clock,
-    )
-
-
-def check_cache(runtime: Runtime) -> str | None:
-    """Test restores on the empty runtime; None when they can be trusted, else why the cache must stay off.
-
-    When segments fail the runtime falls back to keeping whole sequences, and is tested again.
-    """
-    fault = self_test(runtime)
-    if fault is None:
-        return None
-    log.error("the self-test failed: %s; whole sequences are kept instead of segments", fault)
-    runtime.keep_whole_sequences()
-    fault = self_test(runtime)
-    if fault is not None:
-        log.error("the cache is off, as the self-test failed with whole sequences too: %s", fault)
-    return fault
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,11 +85,12 @@ class Engine:
         clock: Clock,
         read_memory: ReadMemory | None = None,
         open_store: OpenStore | None = None,
+        open_cache: OpenCache = make_cache,
     ) -> None:
         """With ``read_memory`` the cache also yields when the machine's memory runs short.
 
-        With ``open_store``, called once the self-test has shown what is exported, what is saved outlives the process.
-        The store is closed with the engine. Raises ConfigError.
+        With ``open_store`` what is saved outlives the process. It and ``open_cache`` are called once the self-test has
+        shown what is exported. The store is closed with the engine. Raises ConfigError.
         """
         config.validate()
         self.parallel = 1 if config.exact else config.parallel
@@ -136,18 +104,24 @@ class Engine:
         self._config = config
         self._clock = clock
         self._cache_fault = check_cache(runtime) if config.cache else None
-        self._cache = make_cache(config, runtime, clock) if self._cache_fault is None else None
+        self._cache = open_cache(config, runtime, clock) if self._cache_fault is None else None
         self._store = open_store() if self._cache is not None and open_store is not None else None
         self.capabilities = runtime.capabilities
         self._loop = EngineLoop(runtime, config, self._cache, clock)
         self._watch = MemoryWatch(self._cache, read_memory, clock) if self._cache and read_memory else None
         self._inbox: SimpleQueue[_Incoming] = SimpleQueue()
         self._lock = threading.Lock()
+        self._indexed = threading.Event()
         if self._cache is not None and self._store is not None:
-            self._cache.use_disk(self._store, lambda tell: self._inbox.put(_Told(tell)))
+            post = lambda tell: self._inbox.put(_Told(tell))  # noqa: E731
+            self._cache.use_disk(self._store, post, indexed=self._indexed.set)
+        else:
+            self._indexed.set()
         self._open: dict[str, Call] = {}
         self._call_seconds = 1.0
         self._failure: EngineFailure | None = None
+        self._broken = False
+        """It ended otherwise than it was told to."""
         self._stats = self._snapshot()
         self._thread = threading.Thread(target=self._run, name="anchorline-engine", daemon=True)
 
@@ -226,8 +200,31 @@ class Engine:
 
         What is to be written to disk is, for as long as ``flush_seconds``.
         """
+        self._end(_Stop(), flush_seconds)
+
+    def park(self, *, flush_seconds: float) -> PrefixCache | None:
+        """As ``close``; gives the cache, with all that was computed, for another engine on the same model.
+
+        None where there is none, or the engine has failed.
+        """
+        sound = self.alive
+        self._end(_Stop(parks=True), flush_seconds)
+        if self._cache is None:
+            return None
+        if not sound or self._broken:
+            self._cache.discard()
+            return None
+        self._hear_out(EngineFailure(_ENDED))  # the store has told more since the thread ended
+        self._cache.leave_disk()
+        return self._cache
+
+    def wait_until_indexed(self, timeout_seconds: float) -> None:
+        """Returns once all that was on disk at the start is known, or when the time is over."""
+        self._indexed.wait(timeout_seconds)
+
+    def _end(self, stop: _Stop, flush_seconds: float) -> None:
         if self._thread.is_alive():
-            self._inbox.put(_Stop())
+            self._inbox.put(stop)
             self._thread.join()
         if self._store is not None:
             self._store.close(flush_seconds)
@@ -236,11 +233,12 @@ class Engine:
     # -- the thread ---------------------------------------------------------------------------
 
     def _run(self) -> None:
-        error = EngineFailure("the server is shutting down")
+        error = EngineFailure(_ENDED)
         try:
             self._serve()
         except Exception as failure:  # the loop's own edge: whatever it is, nobody may wait for ever
             log.exception("the engine failed")
+            self._broken = True
             error = EngineFailure(f"the engine failed: {failure}")
         with self._lock:
             self._failure = error
@@ -249,10 +247,16 @@ class Engine:
         for call in open_calls:
             call.close()
             call.fail(error, self._clock())
-        while not self._inbox.empty():  # nothing comes in any more
+        self._hear_out(error)
+
+    def _hear_out(self, error: EngineFailure) -> None:
+        """Take what is left in the inbox, once no more calls come in."""
+        while not self._inbox.empty():
             left = self._inbox.get()
             if isinstance(left, Asked):
                 left.fail(error)
+            elif isinstance(left, _Told) and not self._broken:
+                left.tell()
 
     def _serve(self) -> None:
         published = self._clock()
@@ -261,7 +265,7 @@ class Engine:
             for command in self._commands():
                 came = True
                 if isinstance(command, _Stop):
-                    self._loop.write_last()
+                    self._write_last(command)
                     return
                 self._handle(command)
             if self._watch is not None:
@@ -272,6 +276,15 @@ class Engine:
             now = self._clock()
             if came or ended or not self._loop.has_work or now - published >= STATS_SECONDS:
                 self._stats, published = self._snapshot(), now
+
+    def _write_last(self, stop: _Stop) -> None:
+        """Keep what is computed as far as ``stop`` asks for it."""
+        if stop.parks:
+            for call in list(self._open.values()):
+                self._loop.cancel(call, EngineFailure(_ENDED))
+                self._close_call(call)
+            self._loop.finish_saves()
+        self._loop.write_last()
 
     def _commands(self) -> Iterator[_Incoming]:
         """What came in; waits for it when there is nothing to do but to look at memory and clock now and then.

@@ -62,6 +62,22 @@ class EngineStats:
     disk: DiskStats = field(default_factory=DiskStats)
     """A copy, never changed."""
 
+    @classmethod
+    def of_none(cls) -> EngineStats:
+        """Where no engine runs, and none is needed."""
+        return cls(
+            alive=True,
+            running=0,
+            waiting=0,
+            queue_limit=0,
+            resident_sequences=0,
+            resident_tokens=0,
+            context_tokens=0,
+            decode_calls=0,
+            decoded_tokens=0,
+            preemptions=0,
+        )
+
     @property
     def host_tokens(self) -> int:
         """Tokens of the segments, each counted once however many histories share it."""

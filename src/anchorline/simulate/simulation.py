@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from anchorline.bench.oracle import CutOracle, Oracle, as_tokens
 from anchorline.cache.prefix_cache import PrefixCache
 from anchorline.config import ContextConfig, EngineConfig
-from anchorline.engine.engine import make_cache
+from anchorline.engine.caches import make_cache
 from anchorline.engine.loop import EngineLoop
 from anchorline.engine.request import CallReport, FinishReason, GenerationRequest, SampledToken
 from anchorline.engine.stream import open_call

@@ -1,0 +1,165 @@
+"""An engine that ends leaves its cache to the next one on the same model."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+
+import pytest
+
+from anchorline.cache.host import HostArena
+from anchorline.cache.parked import ParkedCaches
+from anchorline.cache.prefix_cache import PrefixCache
+from anchorline.config import EngineConfig
+from anchorline.engine.caches import take_or_make_cache
+from anchorline.engine.engine import Engine, OpenStore
+from anchorline.engine.request import CallReport
+from anchorline.errors import EngineFailure
+from anchorline.llama.interface import DecodeStatus
+from tests.engine.harness import make_prompt
+from tests.engine.test_engine import IDS, BrokenRuntime, GatedRuntime, request
+from tests.support.consumer import Recorder
+from tests.support.fake_runtime import FakeRuntime, expected_reply
+from tests.support.memory_store import Files, MemoryStore
+
+CONFIG = EngineConfig(parallel=2, resident_idle=1, cache_ram_bytes=1 << 20)
+
+
+class SecondDecodeGated(GatedRuntime):
+    """Prefills a short prompt at once; then it waits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._decoded = 0
+
+    def decode(self) -> DecodeStatus:
+        self._decoded += 1
+        return super().decode() if self._decoded > 1 else FakeRuntime.decode(self)
+
+
+class Garage:
+    """Engines one after another on the same arena."""
+
+    def __init__(self) -> None:
+        self.parked = ParkedCaches(HostArena(CONFIG.cache_ram_bytes))
+
+    def engine(
+        self, model: str, runtime: FakeRuntime | None = None, *, identity: bytes = b"", store: OpenStore | None = None
+    ) -> Engine:
+        opened = partial(take_or_make_cache, self.parked, model, identity)
+        engine = Engine(runtime or FakeRuntime(), CONFIG, clock=time.monotonic, open_cache=opened, open_store=store)
+        engine.start()
+        return engine
+
+    def park(self, model: str, engine: Engine, *, identity: bytes = b"") -> PrefixCache:
+        cache = engine.park(flush_seconds=0)
+        assert cache is not None
+        self.parked.park(model, identity, cache)
+        return cache
+
+
+def ask(engine: Engine, ids: list[int]) -> CallReport:
+    recorder = Recorder()
+    engine.submit(request(f"call {time.monotonic_ns()}", ids), recorder)
+    recorder.wait()
+    assert recorder.tokens[0] == expected_reply(ids, 4)
+    assert recorder.report is not None
+    return recorder.report
+
+
+def test_the_next_engine_restores_what_the_last_one_computed() -> None:
+    garage = Garage()
+    first = garage.engine("a")
+    ask(first, IDS)
+    garage.park("a", first)
+    other = garage.engine("b")
+    assert ask(other, IDS).restored_tokens == 0, "another model's rows are none of its business"
+    garage.park("b", other)
+    again = garage.engine("a")
+    report = ask(again, [*IDS, 90, 91])
+    assert report.host_tokens == len(IDS)
+    again.close()
+
+
+def test_a_model_that_means_something_else_starts_anew() -> None:
+    garage = Garage()
+    first = garage.engine("a")
+    ask(first, IDS)
+    garage.park("a", first)
+    changed = garage.engine("a", identity=b"changed")
+    assert ask(changed, IDS).restored_tokens == 0
+    changed.close()
+
+
+def test_what_runs_is_ended_and_what_it_prefilled_is_kept() -> None:
+    garage, runtime = Garage(), SecondDecodeGated()
+    engine = garage.engine("a", runtime)
+    recorder = Recorder()
+    engine.submit(request("a", max_tokens=300), recorder)
+    assert runtime.entered.wait(timeout=30)
+    with ThreadPoolExecutor(1) as thread:
+        parking = thread.submit(garage.park, "a", engine)
+        runtime.gate.set()
+        cache = parking.result()
+    recorder.wait()
+    assert isinstance(recorder.error, EngineFailure)
+    prompt = make_prompt(IDS)
+    assert cache.match(prompt, prompt.tokens).restorable == len(IDS)
+    assert not any(node.leases for node in cache.tree)
+    assert garage.parked.arena.used_bytes == cache.storage.arena.used_bytes
+    while garage.parked.drop_next():
+        pass
+    assert garage.parked.arena.used_bytes == 0, "nothing is held that nobody can give up"
+
+
+def test_a_failed_engine_leaves_nothing() -> None:
+    garage = Garage()
+    engine = garage.engine("a", BrokenRuntime())
+    recorder = Recorder()
+    engine.submit(request("a"), recorder)
+    recorder.wait()
+    assert engine.park(flush_seconds=0) is None
+    assert garage.parked.arena.used_bytes == 0
+
+
+def test_what_others_may_do_to_the_files_meanwhile_is_found_out_by_reading_them_again() -> None:
+    files, garage = Files(), Garage()
+    store = MemoryStore(files)
+    first = garage.engine("a", store=lambda: store)
+    ask(first, IDS)
+    cache = first.park(flush_seconds=1)
+    assert cache is not None
+    assert files.kept
+    assert not any(node.stored for node in cache.tree), "another model may collect them"
+    garage.parked.park("a", b"", cache)
+    while garage.parked.drop_next():
+        pass
+    assert garage.parked.arena.used_bytes == 0, "nothing is held for writes that are done"
+    again = MemoryStore(files)
+    second = garage.engine("a", store=lambda: again)
+    while again.work():
+        pass
+    second.wait_until_indexed(30)
+    stats = second.fresh_stats().result()
+    assert stats.disk.indexed
+    assert stats.disk.records == len(files.kept)
+    second.close()
+
+
+@pytest.mark.parametrize("fork_bytes", [0, 1 << 18])
+def test_pins_of_all_models_share_one_budget(fork_bytes: int) -> None:
+    garage = Garage()
+    first, recorder = garage.engine("a"), Recorder()
+    first.submit(replace(request("a"), prompt=make_prompt(IDS, head=16, pin=True)), recorder)
+    recorder.wait()
+    pinned = garage.park("a", first).pins.pinned_bytes
+    assert pinned > 0
+    runtime = FakeRuntime()
+    runtime.limits = replace(runtime.limits, fork_bytes=fork_bytes)
+    other = garage.engine("b", runtime)
+    stats = other.fresh_stats().result()
+    assert stats.host_budget_bytes == CONFIG.cache_ram_bytes - fork_bytes
+    assert stats.pin_budget_bytes == stats.host_budget_bytes // 2 - pinned
+    other.close()
