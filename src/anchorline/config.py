@@ -356,6 +356,13 @@ class ServerConfig:
         None, "--script", "Let a test:ARCH model answer chat calls with the replies in this file (docs/script.md)."
     )
     model_alias: str | None = setting(None, "--alias", "Name under which the model is listed.", aliases=("-a",))
+    models_directory: str | None = setting(
+        None,
+        "--models",
+        "Serve every GGUF file in this directory too, each loaded when a request names it, in the place of the one "
+        "before (docs/models.md).",
+    )
+    models_max: int = setting(1, "--models-max", "Models loaded at the same time; no more than 1 as yet.", minimum=1)
     explain_headers: bool = setting(
         False,
         "--explain-headers",

@@ -7,6 +7,7 @@ AnchorlineError
 │   ├── PromptTooLong      the prompt does not fit into the context
 │   ├── BodyTooLarge       the request body is over the limit (HTTP 413)
 │   ├── NotFound           what the request names is not there (HTTP 404)
+│   │   └── ModelNotFound  it names a model that this server does not have
 │   └── Conflict           what the request wants cannot be, as things are (HTTP 409)
 ├── QueueFull              the waiting queue is at its limit (HTTP 429 + Retry-After)
 ├── ConstraintFailure      a reply cannot be kept within what was asked of it (HTTP 500)
@@ -17,7 +18,10 @@ AnchorlineError
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+
+MODELS_NAMED = 50
+"""As many models as an error names."""
 
 
 class AnchorlineError(Exception):
@@ -66,8 +70,18 @@ class BodyTooLarge(RequestError):
 class NotFound(RequestError):
     """What the request names is not there, or is not this client's; answered with HTTP 404."""
 
-    def __init__(self, message: str, *, field: str | None = None) -> None:
-        super().__init__(message, field=field, code="not_found")
+    def __init__(self, message: str, *, field: str | None = None, code: str = "not_found") -> None:
+        super().__init__(message, field=field, code=code)
+
+
+class ModelNotFound(NotFound):
+    """The request names a model that this server does not have; the message names those that it has."""
+
+    def __init__(self, name: str, *, known: Sequence[str]) -> None:
+        shown = ", ".join(known[:MODELS_NAMED]) + (", …" if len(known) > MODELS_NAMED else "")
+        super().__init__(
+            f"the model {name[:200]!r} is not served; there are {shown}", field="model", code="model_not_found"
+        )
 
 
 class Conflict(RequestError):

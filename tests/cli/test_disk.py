@@ -14,24 +14,36 @@ from anchorline.errors import ConfigError
 from anchorline.llama.model import Model
 from tests.support.runtimes import make_runtime
 
+DEFAULTS: dict[str, Any] = {
+    "models": ("smollm2",),
+    "models_directory": None,
+    "cache_disk": None,
+    "cache_disk_bytes": None,
+}
+
 
 def filled(**given: Any) -> dict[str, Any]:
-    values = {"model": "smollm2", "cache_disk": None, "cache_disk_bytes": None, **given}
+    values = {**DEFAULTS, **given}
     fill_in(values, {"XDG_CACHE_HOME": "/nowhere/caches"})
     return values
 
 
 def test_it_lies_in_the_users_cache_directory() -> None:
     assert filled()["cache_disk"] == "/nowhere/caches/anchorline"
-    values: dict[str, Any] = {"model": "smollm2", "cache_disk": None, "cache_disk_bytes": None}
+    values = dict(DEFAULTS)
     fill_in(values, {"XDG_CACHE_HOME": "not/absolute"})
     assert values["cache_disk"] == str(Path("~/.cache/anchorline").expanduser())
 
 
 def test_it_is_off_when_told_so_and_with_models_made_for_tests() -> None:
     assert filled(cache_disk="off")["cache_disk"] is None
-    assert filled(model="test:llama")["cache_disk"] is None
-    assert filled(model="test:llama", cache_disk="tier")["cache_disk"] == "tier"
+    assert filled(models=("test:llama", "test:qwen3"))["cache_disk"] is None
+    assert filled(models=("test:llama",), cache_disk="tier")["cache_disk"] == "tier"
+
+
+def test_it_is_on_where_any_model_is_a_file() -> None:
+    assert filled(models=("test:llama", "a.gguf"))["cache_disk"]
+    assert filled(models=("test:llama",), models_directory="models")["cache_disk"]
 
 
 def test_an_empty_name_is_refused() -> None:

@@ -9,9 +9,10 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from anchorline.cli.hosting import sequences_for
 from anchorline.cli.main import cli
 from anchorline.cli.options import build, options_of
-from anchorline.cli.serve import SETTINGS, sequences_for, settings_from, warn_of_large_cache
+from anchorline.cli.serve import SETTINGS, settings_from, warn_of_large_cache
 from anchorline.cli.serve import serve as serve_command
 from anchorline.config import ContextConfig, DiskConfig, EngineConfig, ModelConfig, ServerConfig
 from anchorline.errors import ConfigError

@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import socket
 import threading
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -83,7 +84,7 @@ def make_state(
         reply_format=TinyFormat(),
         workers=Workers(threads=config.limits.preparing, waiting=config.limits.preparing_queue),
         turns=None,
-        explanations=Explanations(tokenizer, kept=config.limits.recent_requests),
+        explanations=Explanations(tokenizer, calls=deque(maxlen=config.limits.recent_requests)),
         responses=ResponseStore(entries=config.limits.stored_responses, size_bytes=config.limits.stored_bytes),
         wall_clock=lambda: float(CREATED),
         monotonic=lambda: 0.0,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from anchorline.cli.serve import Settings, reply_format_of, sequences_for, state_of
+from anchorline.cli.hosting import Settings, Shared, reply_format_of, sequences_for, state_of, turn_memo
 from anchorline.config import ContextConfig, DiskConfig, EngineConfig, ModelConfig, ServerConfig
 from anchorline.engine.engine import Engine
 from anchorline.engine.stream import Clock
@@ -57,7 +57,18 @@ def serving(
     engine.start()
     try:
         reply_format = reply_format_of(settings.server, selected, model.tokenizer)
-        state = state_of(settings, model, selected, engine, reply_format=reply_format, rules=rules)
+        shared = Shared.of(settings.server.limits)
+        shared.metrics.watch_engine(engine.stats)
+        state = state_of(
+            settings,
+            model,
+            selected,
+            engine,
+            reply_format=reply_format,
+            shared=shared,
+            turns=turn_memo(settings),
+            rules=rules,
+        )
         with listening(build_app(adapt(state)), settings.server) as url:
             yield LiveServer(url, engine)
     finally:

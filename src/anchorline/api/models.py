@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 from anchorline.llama.interface import ModelInfo, SamplingParams
+
+OWNER = "anchorline"
 
 FILE_TYPES: Mapping[int, str] = {
     **dict(enumerate(("F32", "F16", "Q4_0", "Q4_1"))),
@@ -48,7 +50,7 @@ def model_object(served: Served) -> dict[str, Any]:
         "id": served.name,
         "object": "model",
         "created": served.created,
-        "owned_by": "anchorline",
+        "owned_by": OWNER,
         "context_length": served.context_tokens,
         "max_model_len": served.context_tokens,
         "meta": {
@@ -62,14 +64,55 @@ def model_object(served: Served) -> dict[str, Any]:
     }
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listed:
+    """One of several models; before it was loaded for the first time only its name is known."""
+
+    name: str
+    status: str
+    created: int
+    """Unix seconds of the server's start."""
+    served: Served | None = None
+
+
 def anthropic_model_list(served: Served) -> dict[str, Any]:
     """``/v1/models`` as Anthropic's clients read it."""
-    return {"data": [anthropic_model(served)], "has_more": False, "first_id": served.name, "last_id": served.name}
+    return _anthropic_list([anthropic_model(served)])
+
+
+def _anthropic_list(models: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    return {"data": models, "has_more": False, "first_id": models[0]["id"], "last_id": models[-1]["id"]}
 
 
 def anthropic_model(served: Served) -> dict[str, Any]:
-    created = datetime.fromtimestamp(served.created, tz=UTC).isoformat().replace("+00:00", "Z")
-    return {"type": "model", "id": served.name, "display_name": served.name, "created_at": created}
+    return _anthropic_model(served.name, served.created)
+
+
+def _anthropic_model(name: str, created: int) -> dict[str, Any]:
+    created_at = datetime.fromtimestamp(created, tz=UTC).isoformat().replace("+00:00", "Z")
+    return {"type": "model", "id": name, "display_name": name, "created_at": created_at}
+
+
+def listed_anthropic_model(listed: Listed) -> dict[str, Any]:
+    return {**_anthropic_model(listed.name, listed.created), "status": {"value": listed.status}}
+
+
+def listed_anthropic_models(models: Sequence[Listed]) -> dict[str, Any]:
+    """``/v1/models`` of a server with several, as Anthropic's clients read it."""
+    return _anthropic_list([listed_anthropic_model(listed) for listed in models])
+
+
+def listed_model(listed: Listed) -> dict[str, Any]:
+    """One entry of a server with several; ``status`` is as llama-server's router has it."""
+    unknown = {"id": listed.name, "object": "model", "created": listed.created, "owned_by": OWNER}
+    told = unknown if listed.served is None else model_object(listed.served)
+    return {**told, "status": {"value": listed.status}}
+
+
+def listed_models(models: Sequence[Listed]) -> dict[str, Any]:
+    """``/v1/models`` of a server with several."""
+    known = [_ollama_model(listed.served) for listed in models if listed.served is not None]
+    return {"object": "list", "data": [listed_model(listed) for listed in models], "models": known}
 
 
 def model_list(served: Served) -> dict[str, Any]:

@@ -32,7 +32,7 @@ def default_directory(environment: Mapping[str, str]) -> Path:
 def fill_in(values: dict[str, Any], environment: Mapping[str, str]) -> None:
     """Resolve the options of the disk tier that were not given; ``cache_disk`` is None afterwards where it is off."""
     given = values["cache_disk"]
-    if given is None and not values["model"].startswith(TEST_PREFIX):
+    if given is None and not _only_tests(values):
         values["cache_disk"] = str(default_directory(environment))
     elif given == OFF:
         values["cache_disk"] = None
@@ -41,6 +41,11 @@ def fill_in(values: dict[str, Any], environment: Mapping[str, str]) -> None:
     if values["cache_disk_bytes"] is None:
         values["cache_disk_bytes"] = machine.default_disk_bytes(Path(values["cache_disk"] or "/"))
     values["cache_disk_required"] = given is not None
+
+
+def _only_tests(values: Mapping[str, Any]) -> bool:
+    """Whether all models are made for tests."""
+    return values["models_directory"] is None and all(model.startswith(TEST_PREFIX) for model in values["models"])
 
 
 def open_store(

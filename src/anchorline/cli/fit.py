@@ -13,7 +13,7 @@ from rich.table import Table
 
 from anchorline import machine
 from anchorline.cli.fitting import Fit, Room, fit
-from anchorline.cli.serve import sequences_for
+from anchorline.cli.hosting import sequences_for
 from anchorline.cli.suggest import SuggestingCommand
 from anchorline.cli.tables import show_table
 from anchorline.cli.values import SizeType, format_size

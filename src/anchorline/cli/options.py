@@ -46,7 +46,14 @@ ONE_LIST = frozenset({"tensor_split", "devices"})
 """Settings that are one list; given twice, the last holds."""
 JOINED_LISTS = frozenset({"override_tensor", "override_metadata", "lora"})
 """Settings that are lists which add up when given more than once."""
-METAVARS = {"api_keys": "KEY", "share_heads": "DIGEST", "warm": "FILE", "script": "FILE", "cache_disk": "DIR"}
+METAVARS = {
+    "api_keys": "KEY",
+    "share_heads": "DIGEST",
+    "warm": "FILE",
+    "script": "FILE",
+    "cache_disk": "DIR",
+    "models_directory": "DIR",
+}
 """What the help calls the value of a text that no type names."""
 SPELLED_DEFAULTS: dict[str, Any] = {"gpu_layers": "auto"}
 

@@ -15,9 +15,10 @@ from anchorline.llama.interface import Tokenizer
 class Explanations:
     """Makes explanations, and keeps those of the latest calls of all tenants together. Lives on the event loop."""
 
-    def __init__(self, tokenizer: Tokenizer, *, kept: int) -> None:
+    def __init__(self, tokenizer: Tokenizer, *, calls: deque[ExplainedCall]) -> None:
+        """``calls`` are those before; its ``maxlen`` is how many are kept."""
         self._spelling = Spelling(tokenizer)
-        self._calls: deque[ExplainedCall] = deque(maxlen=kept)
+        self._calls = calls
 
     def explain(self, report: CallReport, prompt: Prompt, *, cache: bool) -> Explanation:
         return explain(report, prompt, self._spelling, cache=cache)

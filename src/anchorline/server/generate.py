@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
+from typing import TypeAlias
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -30,9 +31,11 @@ CLIENT_CLOSED = 499
 """Status recorded for a request whose client left; nobody reads it."""
 
 
-def generation_endpoint(
-    state: ServerState, prepare: Prepare, sealer: Sealer | None = None
-) -> Callable[[Request], Awaitable[Response]]:
+Endpoint: TypeAlias = Callable[[Request], Awaitable[Response]]
+"""What starlette calls for a request."""
+
+
+def generation_endpoint(state: ServerState, prepare: Prepare, sealer: Sealer | None = None) -> Endpoint:
     """The route of one protocol; with ``sealer`` its turns are sealed."""
 
     async def endpoint(request: Request) -> Response:

@@ -17,6 +17,7 @@ from anchorline.api.tokens import (
     parse_tokenize,
     tokenize_reply,
 )
+from anchorline.engine.stats import EngineStats
 from anchorline.metrics.metrics import CONTENT_TYPE
 from anchorline.server.body import read_body
 from anchorline.server.caller import tenant_of
@@ -25,8 +26,18 @@ from anchorline.server.responses import error_response, json_response
 from anchorline.server.state import ServerState
 
 
-def _speaks_anthropic(request: Request) -> bool:
+def speaks_anthropic(request: Request) -> bool:
+    """Whether the client names that protocol's version."""
     return "anthropic-version" in request.headers
+
+
+def engine_health(stats: EngineStats) -> dict[str, str]:
+    """What ``/health`` says of an engine that serves; nothing when there is nothing to say."""
+    fault = stats.cache_fault
+    detail = {} if fault is None else {"cache": "off", "cache_fault": fault}
+    if stats.disk.enabled:
+        detail["cache_disk"] = "on" if stats.disk.indexed else "indexing"
+    return detail
 
 
 class Routes:
@@ -42,24 +53,20 @@ class Routes:
         at the start is known.
         """
         if self._state.engine.alive:
-            stats, left = self._state.engine.stats(), self._state.warming.left
-            fault = stats.cache_fault
-            detail = {} if fault is None else {"cache": "off", "cache_fault": fault}
-            if stats.disk.enabled:
-                detail["cache_disk"] = "on" if stats.disk.indexed else "indexing"
+            detail, left = engine_health(self._state.engine.stats()), self._state.warming.left
             return json_response({"status": "ok", **detail, **({"warming": left} if left else {})})
         dead = ApiError(status=503, message="the engine has stopped", type="server_error", code="engine_failure")
         return error_response(dead, request.scope)
 
     async def models(self, request: Request) -> Response:
         """In the shape of the protocol that the client names: Anthropic's sends its version."""
-        listed = anthropic_model_list if _speaks_anthropic(request) else model_list
+        listed = anthropic_model_list if speaks_anthropic(request) else model_list
         return json_response(listed(self._state.served))
 
     async def model(self, request: Request) -> Response:
         name = request.path_params["name"]
         if name == self._state.served.name:
-            described = anthropic_model if _speaks_anthropic(request) else model_object
+            described = anthropic_model if speaks_anthropic(request) else model_object
             return json_response(described(self._state.served))
         message = f"the model {name[:200]!r} is not served"
         unknown = ApiError(status=404, message=message, param="model", code="model_not_found")

@@ -89,6 +89,13 @@ class Sealer:
         if self._waiting and not self._requests and (self._work is None or self._work.done()):
             self._work = asyncio.create_task(self._seal_all())
 
+    async def close(self) -> None:
+        """Stop what is under way, for good."""
+        self._waiting.clear()
+        if self._work is not None:
+            self._work.cancel()
+            await asyncio.wait([self._work])
+
     def begin(self, asked: Asked) -> None:
         """A conversation goes on: what waited to be sealed of it is outdated."""
         self._waiting.pop(asked.conversation, None)

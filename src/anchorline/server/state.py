@@ -138,7 +138,8 @@ class EngineFace(Protocol):
         ...
 
 
-def _new_id() -> str:
+def new_id() -> str:
+    """Letters and digits that no other request has."""
     return secrets.token_hex(12)
 
 
@@ -175,7 +176,7 @@ class ServerState:
     """Answers every chat call, when there is one."""
     wall_clock: Callable[[], float] = time.time
     monotonic: Callable[[], float] = time.monotonic
-    new_id: Callable[[], str] = _new_id
+    new_id: Callable[[], str] = new_id
     new_call_id: Callable[[], str] = _new_call_id
     ping_seconds: float = 10.0
     """A stream that stays silent this long sends a comment, so that clients do not give up."""

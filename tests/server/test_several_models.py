@@ -1,0 +1,103 @@
+"""Real models that take turns: what one left is there when it comes back."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx
+import pytest
+
+from anchorline.config import EngineConfig, ModelConfig
+from anchorline.llama import testmodel
+from anchorline.llama.model import Model, load_model
+from tests.support.serving import serving
+from tests.support.several import Conversation, serving_several
+
+LLAMA, QWEN = "test:llama", "test:qwen35"
+ENGINE = EngineConfig(parallel=2, resident_idle=1, cache_ram_bytes=32 << 20, seal=False)
+SMALL = EngineConfig(parallel=2, resident_idle=0, cache_ram_bytes=1 << 20, seal=False)
+GENERATION_PROMPT_TOKENS = 4
+"""At most so many tokens lie behind the last place at which a model with states is resumed."""
+
+
+@pytest.mark.parametrize("first", [LLAMA, QWEN])
+def test_a_model_that_comes_back_prefills_its_delta_alone(first: str) -> None:
+    other = QWEN if first == LLAMA else LLAMA
+    with serving_several([LLAMA, QWEN], ENGINE) as client:
+        mine, others = Conversation(client, first), Conversation(client, other)
+        turns = [mine.turn(), mine.turn()]
+        assert others.turn()["cache_n"] == 0
+        back = mine.turn()
+        assert back["host_n"] == back["cache_n"] >= turns[1]["prompt_tokens"] - GENERATION_PROMPT_TOKENS
+        assert back["prompt_n"] <= turns[1]["prompt_n"] + GENERATION_PROMPT_TOKENS
+        again = others.turn()
+        assert again["host_n"] == again["cache_n"] > 0
+
+
+def test_rows_that_went_for_another_model_come_back_from_disk(tmp_path: Path) -> None:
+    with serving_several([LLAMA, QWEN], SMALL, disk=tmp_path) as client:
+        mine = Conversation(client, LLAMA)
+        turns = [mine.turn(), mine.turn()]
+        for _ in range(3):
+            Conversation(client, QWEN, words=500).turn()
+        used = metric(client, "host_used_bytes")
+        assert used <= SMALL.cache_ram_bytes
+        back = mine.turn()
+        assert back["disk_n"] > 0
+        assert back["cache_n"] >= turns[1]["prompt_tokens"] - GENERATION_PROMPT_TOKENS
+        assert back["prompt_n"] <= turns[1]["prompt_n"] + GENERATION_PROMPT_TOKENS
+
+
+def metric(client: httpx.Client, name: str) -> float:
+    line = next(line for line in client.get("/metrics").text.splitlines() if line.startswith(f"anchorline_{name} "))
+    return float(line.split()[1])
+
+
+def test_calls_for_two_models_at_once_get_what_each_would_say_alone(test_models: Callable[[str], Model]) -> None:
+    exact = EngineConfig(exact=True, cache_ram_bytes=32 << 20, seal=False)
+    asked = [(model, f"{number}: tell me more") for number, model in itertools.product(range(3), (LLAMA, QWEN))]
+
+    def said(client: httpx.Client, model: str, text: str) -> str:
+        body = {"model": model, "messages": [{"role": "user", "content": text * 20}], "max_tokens": 12}
+        reply = client.post("/v1/chat/completions", json=body | {"temperature": 0}).json()
+        content: str = reply["choices"][0]["message"]["content"]
+        return content
+
+    alone: dict[tuple[str, str], str] = {}
+    for model in (LLAMA, QWEN):
+        with (
+            serving(test_models(model.removeprefix("test:")), exact, context_tokens=4096) as live,
+            httpx.Client(base_url=live.url, timeout=120) as client,
+        ):
+            alone |= {(name, text): said(client, name, text) for name, text in asked if name == model}
+    with serving_several([LLAMA, QWEN], exact) as client, ThreadPoolExecutor(len(asked)) as threads:
+        for _ in range(2):
+            answers = threads.map(lambda each: said(client, *each), asked)
+            assert dict(zip(asked, answers, strict=True)) == alone
+
+
+def save_model(path: Path, *, seed: int) -> None:
+    model = load_model(ModelConfig(model=LLAMA, test_seed=seed))
+    testmodel.save(model.handle, path)
+    model.close()
+
+
+def test_files_of_a_directory_also_a_damaged_and_a_changed_one(tmp_path: Path) -> None:
+    for seed, name in enumerate(("one", "two")):
+        save_model(tmp_path / f"{name}.gguf", seed=seed)
+    (tmp_path / "cut.gguf").write_bytes((tmp_path / "one.gguf").read_bytes()[:-5000])
+    with serving_several([], ENGINE, directory=tmp_path) as client:
+        assert [entry["id"] for entry in client.get("/v1/models").json()["data"]] == ["cut", "one", "two"]
+        one, two = Conversation(client, "one"), Conversation(client, "two")
+        one.turn()
+        failed = client.post("/v1/completions", json={"model": "cut", "prompt": "hi"})
+        assert failed.status_code == 503
+        assert str(tmp_path / "cut.gguf") in failed.json()["error"]["message"]
+        assert one.turn()["cache_n"] > 0
+        two.turn()
+        save_model(tmp_path / "new", seed=2)
+        (tmp_path / "new").replace(tmp_path / "one.gguf")
+        assert one.turn()["cache_n"] == 0, "what the old file computed says nothing about the new one"
