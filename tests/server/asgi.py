@@ -69,9 +69,9 @@ class AsgiCall:
             task.cancel()
 
     async def _run(self, app: ASGIApp) -> None:
-        await app(self.scope, self._receive, self._send)
+        await app(self.scope, self.receive, self._send)
 
-    async def _receive(self) -> Message:
+    async def receive(self) -> Message:
         if self._inbox:
             self.parts_read += 1
             return self._inbox.pop(0)

@@ -14,6 +14,7 @@ from typing import Any
 import httpx
 import pytest
 from starlette.applications import Starlette
+from starlette.types import Message
 
 from anchorline.config import ServerConfig
 from anchorline.engine.stats import EngineStats
@@ -110,7 +111,9 @@ async def several(
     source = source or StandInSource()
     seconds = [0.0]
     switch = ModelSwitch(source=source, queue=queue, max_passes=16, clock=lambda: seconds[-1])
-    app = build_switching_app(switch, CONFIG, metrics=Metrics(), new_id=lambda: "id", created=CREATED)
+    app = build_switching_app(
+        switch, CONFIG, metrics=Metrics(), new_id=lambda: "id", created=CREATED, ping_seconds=0.01
+    )
     try:
         yield Several(source, switch, app, seconds)
     finally:
@@ -349,6 +352,92 @@ async def test_figures_are_those_of_the_loaded_model() -> None:
         assert here.switch.stats() == EngineStats.of_none()
         await ask(client, "a")
         assert here.switch.stats() == here.source.engines["a"].stats()
+
+
+STREAMED = ("/v1/chat/completions", "/v1/messages", "/v1/responses")
+
+
+def streamed(path: str) -> AsgiCall:
+    body = {"model": "a", "stream": True, "max_tokens": 20, "messages": MESSAGES, "input": "hi"}
+    return AsgiCall("POST", path, json.dumps(body).encode())
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("path", STREAMED)
+async def test_a_stream_says_that_it_waits_for_its_model(path: str) -> None:
+    async with several() as here:
+        here.source.may_load.clear()
+        call = streamed(path)
+        async with call.running(here.app):
+            await call.wait_for_body(b": waiting\n\n: waiting\n\n")
+            here.source.may_load.set()
+        assert [message["type"] for message in call.sent].count("http.response.start") == 1
+        assert call.status == 200
+        body = b"".join(call.body_parts)
+        assert body.lstrip(b": waiting\n").startswith((b"data: {", b"event: "))
+        assert not call.sent[-1].get("more_body")
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("path", STREAMED)
+async def test_a_stream_that_has_begun_hears_in_an_event_that_its_model_cannot_be_loaded(path: str) -> None:
+    async with several(StandInSource(damaged={"a"})) as here:
+        here.source.may_load.clear()
+        call = streamed(path)
+        async with call.running(here.app):
+            await call.wait_for_body(b": waiting\n\n")
+            here.source.may_load.set()
+        event = call.body_parts[-1]
+        assert b"a is damaged" in event
+        said = json.loads(event.partition(b"data: ")[2])
+        assert event.startswith(b"data: " if path.endswith("completions") else b"event: error\ndata: ")
+        assert said.get("type") == (None if path.endswith("completions") else "error")
+        assert not call.sent[-1]["more_body"]
+
+
+@pytest.mark.anyio
+async def test_a_request_that_the_model_refuses_after_the_wait_is_refused_in_an_event() -> None:
+    async with several() as here:
+        here.source.may_load.clear()
+        call = AsgiCall("POST", "/v1/chat/completions", b'{"model": "a", "stream": true, "messages": 3}')
+        async with call.running(here.app):
+            await call.wait_for_body(b": waiting\n\n")
+            here.source.may_load.set()
+        event = call.body_parts[-1]
+        assert event.startswith(b"data: ")
+        assert json.loads(event.removeprefix(b"data: "))["error"]["param"] == "messages"
+        assert [message["type"] for message in call.sent].count("http.response.start") == 1
+
+
+@pytest.mark.anyio
+async def test_a_stream_whose_client_leaves_while_it_waits_ends() -> None:
+    async with several() as here, here.client() as client:
+        here.source.may_load.clear()
+        call = streamed("/v1/chat/completions")
+        async with call.running(here.app):
+            await call.wait_for_body(b": waiting\n\n")
+            call.leave()
+        await until(lambda: here.switch.waiting == 0)
+        here.source.may_load.set()
+        assert await ask(client, "b") == "this is b"
+
+
+@pytest.mark.anyio
+async def test_a_turn_that_comes_as_the_connection_breaks_is_given_back() -> None:
+    async with several() as here, here.client() as client:
+        here.source.may_load.clear()
+        call = streamed("/v1/chat/completions")
+
+        async def send(message: Message) -> None:
+            if message.get("body"):
+                here.source.may_load.set()
+                await until(lambda: here.switch.loaded is not None and here.switch.waiting == 0)
+                for _ in range(5):
+                    await asyncio.sleep(0)  # by then the turn was taken
+                raise OSError("the connection is gone")
+
+        await here.app(call.scope, call.receive, send)
+        assert await ask(client, "b") == "this is b", "nobody uses a any more"
 
 
 async def until(holds: Any) -> None:

@@ -33,6 +33,9 @@ from anchorline.server.workers import Workers
 
 T = TypeVar("T")
 
+PING_SECONDS = 10.0
+"""How long clients get to hear nothing."""
+
 _LETTERS = string.ascii_letters + string.digits
 
 
@@ -178,7 +181,7 @@ class ServerState:
     monotonic: Callable[[], float] = time.monotonic
     new_id: Callable[[], str] = new_id
     new_call_id: Callable[[], str] = _new_call_id
-    ping_seconds: float = 10.0
+    ping_seconds: float = PING_SECONDS
     """A stream that stays silent this long sends a comment, so that clients do not give up."""
 
     async def prepare(self, work: Callable[[], T]) -> T:

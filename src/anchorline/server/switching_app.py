@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
 import msgspec
 from starlette.applications import Starlette
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 
+from anchorline.api.errors import api_error
 from anchorline.api.models import (
     Listed,
     listed_anthropic_model,
@@ -19,20 +21,32 @@ from anchorline.api.models import (
     listed_models,
 )
 from anchorline.config import ServerConfig
+from anchorline.errors import AnchorlineError
 from anchorline.metrics.metrics import CONTENT_TYPE, Metrics
 from anchorline.server.app import ENDPOINTS, layered
 from anchorline.server.body import read_body
+from anchorline.server.early_stream import EarlyStream
 from anchorline.server.generate import Endpoint
-from anchorline.server.leaving import while_connected
-from anchorline.server.responses import json_response
+from anchorline.server.leaving import left
+from anchorline.server.responses import error_response, json_response
 from anchorline.server.routes import engine_health, speaks_anthropic
-from anchorline.server.switch import ModelSwitch
+from anchorline.server.state import PING_SECONDS
+from anchorline.server.switch import Lease, ModelSwitch
 
 
 def build_switching_app(
-    switch: ModelSwitch, config: ServerConfig, *, metrics: Metrics, new_id: Callable[[], str], created: int
+    switch: ModelSwitch,
+    config: ServerConfig,
+    *,
+    metrics: Metrics,
+    new_id: Callable[[], str],
+    created: int,
+    ping_seconds: float = PING_SECONDS,
 ) -> Starlette:
-    """The ASGI application of a server whose models take turns; ``created`` is when it started."""
+    """The ASGI application of a server whose models take turns; ``created`` is when it started.
+
+    A streamed reply sends a comment whenever it has waited ``ping_seconds`` for its model.
+    """
     own = SwitchRoutes(switch, metrics, created=created)
     answered: dict[str, Endpoint] = {
         "rest.models": own.models,
@@ -40,9 +54,15 @@ def build_switching_app(
         "rest.health": own.health,
         "rest.metrics": own.metrics,
     }
-    dispatch = Dispatch(switch, config)
-    routes = [Route(path, answered.get(name, dispatch), methods=[method]) for method, path, name in ENDPOINTS]
+    dispatch = Dispatch(switch, config, ping_seconds=None)
+    streaming = dict.fromkeys(STREAMING, Dispatch(switch, config, ping_seconds=ping_seconds))
+    handlers: dict[str, Endpoint | Dispatch] = {**streaming, **answered}
+    routes = [Route(path, handlers.get(name, dispatch), methods=[method]) for method, path, name in ENDPOINTS]
     return layered(routes, config, metrics=metrics, new_id=new_id)
+
+
+STREAMING = ("chat", "completion", "messages", "response")
+"""Handlers whose replies may be streamed."""
 
 
 class SwitchRoutes:
@@ -84,33 +104,81 @@ class SwitchRoutes:
 class Dispatch:
     """An ASGI endpoint: the model that a request names, in its body or behind the ``?``, answers it."""
 
-    def __init__(self, switch: ModelSwitch, config: ServerConfig) -> None:
+    def __init__(self, switch: ModelSwitch, config: ServerConfig, *, ping_seconds: float | None) -> None:
+        """``ping_seconds`` is as for the application; None where replies are not streamed."""
         self._switch = switch
         self._limits = config.limits
+        self._ping_seconds = ping_seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Raises ModelNotFound, QueueFull and EngineFailure before anything is sent."""
         request = Request(scope, receive)
         raw = await read_body(request, limits=self._limits)
-        name = self._switch.name_of(request.query_params.get("model") or named_model(raw))
-        lease = await while_connected(request, self._switch.acquire(name))
+        said = _read(raw)
+        name = self._switch.name_of(request.query_params.get("model") or said.name)
+        stream = EarlyStream(send, path=scope["path"])
         try:
-            await lease.app(scope, _again(raw, receive), send)
+            lease = await self._lease(request, name, stream, pings=said.stream is True)
+        except AnchorlineError as error:
+            if not stream.begun:
+                raise
+            await stream.fail(bytes(error_response(api_error(error), scope).body))
+            return
+        except (ClientDisconnect, OSError):
+            if not stream.begun:
+                raise
+            return
+        try:
+            await lease.app(scope, _again(raw, receive), stream)
         finally:
             lease.release()
 
+    async def _lease(self, request: Request, name: str, stream: EarlyStream, *, pings: bool) -> Lease:
+        """The turn of a request; ``stream`` says meanwhile that it is waited for.
 
-class _Named(msgspec.Struct):
+        Raises what ``ModelSwitch.acquire`` does, ClientDisconnect, and OSError when nothing more can be sent.
+        """
+        turn = asyncio.create_task(self._switch.acquire(name))
+        leaving = asyncio.create_task(left(request.receive))
+        timeout = self._ping_seconds if pings else None
+        try:
+            while not turn.done():
+                await asyncio.wait((turn, leaving), timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+                if leaving.done() and not turn.done():
+                    raise ClientDisconnect
+                if not turn.done():
+                    await stream.ping()
+            return turn.result()
+        except BaseException:
+            turn.cancel()
+            turn.add_done_callback(_give_back)
+            raise
+        finally:
+            leaving.cancel()
+
+
+def _give_back(turn: asyncio.Task[Lease]) -> None:
+    """Nobody wants the turn any more, which may just have come."""
+    if not turn.cancelled() and turn.exception() is None:
+        turn.result().release()
+
+
+class _Said(msgspec.Struct):
+    """What of a body is looked at here; whatever is wrong with it, whoever answers will say."""
+
     model: object = None
+    stream: object = None
+
+    @property
+    def name(self) -> str | None:
+        return self.model if isinstance(self.model, str) and self.model else None
 
 
-def named_model(raw: bytes) -> str | None:
-    """The ``model`` of a body; None where there is no name, also in what is no body that anybody takes."""
+def _read(raw: bytes) -> _Said:
     try:
-        model = msgspec.json.decode(raw, type=_Named).model
-    except (msgspec.DecodeError, RecursionError):  # whoever answers will say what is wrong
-        return None
-    return model if isinstance(model, str) and model else None
+        return msgspec.json.decode(raw, type=_Said)
+    except (msgspec.DecodeError, RecursionError):
+        return _Said()
 
 
 def _again(raw: bytes, receive: Receive) -> Receive:
