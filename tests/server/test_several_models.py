@@ -10,11 +10,13 @@ from pathlib import Path
 import httpx
 import pytest
 
+from anchorline.cli.several import ModelHost
 from anchorline.config import EngineConfig, ModelConfig
 from anchorline.llama import testmodel
 from anchorline.llama.model import Model, load_model
+from anchorline.prompt.turns import TurnMemo
 from tests.support.serving import serving
-from tests.support.several import Conversation, serving_several
+from tests.support.several import Conversation, serving_several, settings_of
 
 LLAMA, QWEN = "test:llama", "test:qwen35"
 ENGINE = EngineConfig(parallel=2, resident_idle=1, cache_ram_bytes=32 << 20, seal=False)
@@ -77,6 +79,23 @@ def test_calls_for_two_models_at_once_get_what_each_would_say_alone(test_models:
         for _ in range(2):
             answers = threads.map(lambda each: said(client, *each), asked)
             assert dict(zip(asked, answers, strict=True)) == alone
+
+
+def test_generated_turns_are_known_again_by_the_model_that_made_them(tmp_path: Path) -> None:
+    save_model(tmp_path / "m.gguf", seed=0)
+    source = ModelHost(settings_of([str(tmp_path / "m.gguf")], ENGINE))
+
+    def turns() -> TurnMemo | None:
+        loaded = source.load("m")
+        loaded.stop()
+        assert loaded.free()
+        return loaded.state.turns
+
+    first = turns()
+    assert first is not None
+    assert turns() is first
+    save_model(tmp_path / "m.gguf", seed=1)
+    assert turns() is not first, "their ids mean nothing to another model"
 
 
 def save_model(path: Path, *, seed: int) -> None:

@@ -20,6 +20,21 @@ from anchorline.server.switching_app import build_switching_app
 from tests.server.support import listening
 
 
+def settings_of(
+    models: Sequence[str], engine: EngineConfig, *, directory: Path | None = None, disk: Path | None = None
+) -> Settings:
+    """Those of a server that computes on one thread."""
+    common = ModelConfig()
+    return Settings(
+        model=common,
+        models=named_models(models, None if directory is None else str(directory), common),
+        context=ContextConfig(context_tokens=4096, threads=1, threads_batch=1),
+        engine=engine,
+        disk=DiskConfig(cache_disk=None if disk is None else str(disk), cache_disk_required=disk is not None),
+        server=ServerConfig(port=0),
+    )
+
+
 @contextmanager
 def serving_several(
     models: Sequence[str],
@@ -29,17 +44,8 @@ def serving_several(
     disk: Path | None = None,
 ) -> Iterator[httpx.Client]:
     """A client of a server that computes on one thread and ends with the block."""
-    server = ServerConfig(port=0)
-    common = ModelConfig()
-    settings = Settings(
-        model=common,
-        models=named_models(models, None if directory is None else str(directory), common),
-        context=ContextConfig(context_tokens=4096, threads=1, threads_batch=1),
-        engine=engine,
-        disk=DiskConfig(cache_disk=None if disk is None else str(disk), cache_disk_required=disk is not None),
-        server=server,
-    )
-    source = ModelHost(settings)
+    settings = settings_of(models, engine, directory=directory, disk=disk)
+    server, source = settings.server, ModelHost(settings)
     switch = ModelSwitch(source=source, queue=engine.queue, max_passes=engine.max_passes, clock=time.monotonic)
     source.shared.metrics.watch_engine(switch.stats)
     app = build_switching_app(switch, server, metrics=source.shared.metrics, new_id=new_id, created=int(time.time()))
