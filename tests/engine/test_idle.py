@@ -8,7 +8,7 @@ import pytest
 
 from anchorline.cache.prompt import Prompt
 from anchorline.config import EngineConfig, ModelConfig
-from anchorline.engine.engine import make_cache
+from anchorline.engine.caches import make_cache
 from anchorline.engine.idle import DropReason
 from anchorline.engine.loop import EngineLoop
 from anchorline.engine.request import CallReport, GenerationRequest, PlanKind
