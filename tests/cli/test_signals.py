@@ -20,7 +20,7 @@ LONG_PROMPT = [number * 7 % 500 for number in range(15000)]
 # A mutex that is locked twice waits in C for ever, as a long load does, and no signal interrupts it.
 LOADING = """
 import ctypes, sys
-from anchorline.cli import main, serve
+from anchorline.cli import hosting, main
 
 def load_model(config):
     libc, mutex = ctypes.CDLL(None), ctypes.create_string_buffer(256)
@@ -28,7 +28,7 @@ def load_model(config):
     libc.pthread_mutex_lock(mutex)
     libc.pthread_mutex_lock(mutex)
 
-serve.load_model = load_model
+hosting.load_model = load_model
 sys.argv = ["anchorline", "serve", "--port", "0"]
 main()
 """
