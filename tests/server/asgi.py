@@ -69,7 +69,7 @@ class AsgiCall:
             task.cancel()
 
     async def _run(self, app: ASGIApp) -> None:
-        await app(self.scope, self.receive, self._send)
+        await app(self.scope, self.receive, self.send)
 
     async def receive(self) -> Message:
         if self._inbox:
@@ -78,7 +78,7 @@ class AsgiCall:
         await self._gone.wait()
         return {"type": "http.disconnect"}
 
-    async def _send(self, message: Message) -> None:
+    async def send(self, message: Message) -> None:
         async with self._sent_changed:
             self.sent.append(message)
             self._sent_changed.notify_all()

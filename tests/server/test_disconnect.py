@@ -91,14 +91,14 @@ async def test_leaving_in_mid_stream_cancels(here: Site) -> None:
 async def test_a_broken_connection_while_writing_cancels(here: Site, caplog: pytest.LogCaptureFixture) -> None:
     here.engine.script.paused = True
     breaking = call(stream=True)
-    sent = breaking._send
+    sent = breaking.send
 
     async def broken_send(message: Message) -> None:
         if message["type"] == "http.response.body":
             raise OSError("connection reset")
         await sent(message)
 
-    breaking._send = broken_send  # type: ignore[method-assign]
+    breaking.send = broken_send  # type: ignore[method-assign]
     async with breaking.running(here.app):
         here.engine.allow(1)
         await asyncio.to_thread(here.engine.wait_for_submission)

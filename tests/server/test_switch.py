@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 import threading
+import tracemalloc
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -14,12 +16,15 @@ from typing import Any
 import httpx
 import pytest
 from starlette.applications import Starlette
+from starlette.responses import Response
 from starlette.types import Message
 
 from anchorline.config import ServerConfig
 from anchorline.engine.stats import EngineStats
 from anchorline.errors import ModelError
 from anchorline.metrics.metrics import Metrics
+from anchorline.server.early_stream import EarlyStream
+from anchorline.server.generate import CLIENT_CLOSED
 from anchorline.server.state import ServerState
 from anchorline.server.switch import FAILED_SECONDS, ModelSwitch
 from anchorline.server.switching_app import build_switching_app
@@ -224,6 +229,28 @@ async def test_a_body_without_a_name_is_refused_by_the_model_that_reads_it(body:
 
 
 @pytest.mark.anyio
+async def test_the_body_goes_before_what_stands_behind_the_path() -> None:
+    async with several() as here, here.client() as client:
+        response = await client.post("/v1/chat/completions?model=a", json=chat("b"))
+        assert response.json()["model"] == "b"
+
+
+@pytest.mark.anyio
+async def test_what_stands_for_a_name_and_is_none_is_not_built() -> None:
+    lists = 200_000
+    body = b'{"model": [' + b"[]," * lists + b"[]]}"
+    async with several() as here, here.client() as client:
+        await ask(client, "a")
+        tracemalloc.start()
+        try:
+            assert (await client.post("/v1/chat/completions", content=body)).status_code == 400
+            _, peak_bytes = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert peak_bytes < 4 * len(body) < lists * sys.getsizeof([])
+
+
+@pytest.mark.anyio
 async def test_a_switch_waits_for_open_calls_and_later_ones_wait_behind_it() -> None:
     async with several(StandInSource(paused=True)) as here, here.client() as client:
         first = asyncio.create_task(ask(client, "a"))
@@ -407,6 +434,42 @@ async def test_a_request_that_the_model_refuses_after_the_wait_is_refused_in_an_
         assert event.startswith(b"data: ")
         assert json.loads(event.removeprefix(b"data: "))["error"]["param"] == "messages"
         assert [message["type"] for message in call.sent].count("http.response.start") == 1
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("path", STREAMED)
+async def test_a_stream_that_has_begun_hears_of_the_end_of_the_server(path: str) -> None:
+    async with several() as here:
+        here.source.may_load.clear()
+        call = streamed(path)
+        task = asyncio.create_task(here.app(call.scope, call.receive, call.send))
+        await call.wait_for_body(b": waiting\n\n")
+        task.cancel()
+        await asyncio.wait([task])
+        assert b"the server is shutting down" in call.body_parts[-1]
+        assert not call.sent[-1]["more_body"]
+
+
+@pytest.mark.anyio
+async def test_a_stream_that_has_begun_hears_of_what_nobody_foresaw(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with several() as here:
+        here.source.may_load.clear()
+        call = streamed("/v1/chat/completions")
+        monkeypatch.setattr(StandInEngine, "submit", None)
+        async with call.running(here.app):
+            await call.wait_for_body(b": waiting\n\n")
+            here.source.may_load.set()
+        assert b"internal error" in call.body_parts[-1]
+        assert not call.sent[-1]["more_body"]
+
+
+@pytest.mark.anyio
+async def test_a_stream_that_has_begun_just_ends_when_its_client_has_left() -> None:
+    call = streamed("/v1/chat/completions")
+    stream = EarlyStream(call.send, call.scope)
+    await stream.ping()
+    await Response(status_code=CLIENT_CLOSED)(call.scope, call.receive, stream)
+    assert call.sent[-1] == {"type": "http.response.body", "body": b"", "more_body": False}
 
 
 @pytest.mark.anyio

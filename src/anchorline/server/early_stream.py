@@ -9,10 +9,12 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-from starlette.types import Message, Send
+from starlette.types import Message, Scope, Send
 
 from anchorline.api import sse
+from anchorline.api.errors import ApiError
 from anchorline.api.messages_errors import speaks_messages
+from anchorline.server.responses import error_response
 
 OK = 200
 
@@ -20,17 +22,18 @@ OK = 200
 class EarlyStream:
     """``send`` of one reply; as good as the one it has been given while nothing was sent early."""
 
-    def __init__(self, send: Send, *, path: str) -> None:
+    def __init__(self, send: Send, scope: Scope) -> None:
         self._send = send
-        self._path = path
-        self._fails = False
+        self._scope = scope
         self._error = b""
         self.begun = False
+        self.takes_error = False
+        """Whether an error has to be told by ``fail``: it has begun, and no reply of an endpoint has."""
 
     async def ping(self) -> None:
         """Begin, unless that was done, and keep the connection open. Raises OSError when it is broken."""
         if not self.begun:
-            self.begun = True
+            self.begun = self.takes_error = True
             headers = [(name.encode(), value.encode()) for name, value in sse.HEADERS.items()]
             await self._send({"type": "http.response.start", "status": OK, "headers": headers})
         await self._send({"type": "http.response.body", "body": sse.PING, "more_body": True})
@@ -39,17 +42,23 @@ class EarlyStream:
         if not self.begun:
             await self._send(message)
         elif message["type"] == "http.response.start":
-            self._fails = message["status"] != OK
-        elif not self._fails:
+            self.takes_error = message["status"] != OK
+        elif not self.takes_error:
             await self._send(message)
         else:
             self._error += message.get("body", b"")
             if not message.get("more_body", False):
-                await self.fail(self._error)
+                await self._end(self._error)
 
-    async def fail(self, body: bytes) -> None:
-        """End with an error, which would have had this body."""
-        await self._send({"type": "http.response.body", "body": error_event(self._path, body), "more_body": False})
+    async def fail(self, error: ApiError) -> None:
+        """End with an error."""
+        await self._end(bytes(error_response(error, self._scope).body))
+
+    async def _end(self, body: bytes) -> None:
+        """End with what would have been the body of an error; it is empty where the client has left."""
+        self.takes_error = False
+        event = error_event(self._scope["path"], body) if body else b""
+        await self._send({"type": "http.response.body", "body": event, "more_body": False})
 
 
 def error_event(path: str, body: bytes) -> bytes:

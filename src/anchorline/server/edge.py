@@ -18,7 +18,7 @@ from anchorline.errors import AnchorlineError
 from anchorline.metrics.metrics import Metrics
 from anchorline.server.log import error_line
 from anchorline.server.log import logger as request_logger
-from anchorline.server.responses import REQUEST_ID, SHUTTING_DOWN, error_response
+from anchorline.server.responses import INTERNAL_ERROR, REQUEST_ID, SHUTTING_DOWN, error_response
 
 logger = logging.getLogger("anchorline.server")
 
@@ -59,8 +59,7 @@ class Edge:
         except Exception:
             logger.exception("%s %s failed", scope["method"], scope["path"])
             if status is None:
-                failed = ApiError(status=500, message="internal error", type="server_error", code="internal_error")
-                await error_response(failed, scope)(scope, receive, send_noting_status)
+                await error_response(INTERNAL_ERROR, scope)(scope, receive, send_noting_status)
         finally:
             endpoint = scope["path"] if scope["path"] in self._endpoints else _UNKNOWN
             self._metrics.count_request(endpoint=endpoint, status=status or 499)

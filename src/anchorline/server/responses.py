@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,7 +11,8 @@ from starlette.responses import Response
 from starlette.types import Scope
 
 from anchorline.api import messages_errors
-from anchorline.api.errors import ApiError
+from anchorline.api.errors import ApiError, api_error
+from anchorline.errors import AnchorlineError
 
 REQUEST_ID = "anchorline.request_id"
 """Key in the scope of the id that a Messages answer names in its ``request-id`` header and its errors."""
@@ -23,6 +25,15 @@ SHUTTING_DOWN = ApiError(
     headers={"connection": "close"},
 )
 """The answer to a call that the end of the server cuts short."""
+INTERNAL_ERROR = ApiError(status=500, message="internal error", type="server_error", code="internal_error")
+"""The answer where something went wrong that nobody foresaw."""
+
+
+def failure(error: BaseException) -> ApiError:
+    """The answer to a request that ended with ``error``."""
+    if isinstance(error, AnchorlineError):
+        return api_error(error)
+    return SHUTTING_DOWN if isinstance(error, asyncio.CancelledError) else INTERNAL_ERROR
 
 
 def json_response(body: object, *, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TypeVar
 
 import msgspec
 from starlette.applications import Starlette
@@ -12,7 +15,6 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 
-from anchorline.api.errors import api_error
 from anchorline.api.models import (
     Listed,
     listed_anthropic_model,
@@ -28,7 +30,7 @@ from anchorline.server.body import read_body
 from anchorline.server.early_stream import EarlyStream
 from anchorline.server.generate import Endpoint
 from anchorline.server.leaving import left
-from anchorline.server.responses import error_response, json_response
+from anchorline.server.responses import failure, json_response
 from anchorline.server.routes import engine_health, speaks_anthropic
 from anchorline.server.state import PING_SECONDS
 from anchorline.server.switch import Lease, ModelSwitch
@@ -60,6 +62,10 @@ def build_switching_app(
     routes = [Route(path, handlers.get(name, dispatch), methods=[method]) for method, path, name in ENDPOINTS]
     return layered(routes, config, metrics=metrics, new_id=new_id)
 
+
+T = TypeVar("T")
+
+_NULL = msgspec.Raw(b"null")
 
 STREAMING = ("chat", "completion", "messages", "response")
 """Handlers whose replies may be streamed."""
@@ -111,25 +117,29 @@ class Dispatch:
         self._ping_seconds = ping_seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Raises ModelNotFound, QueueFull and EngineFailure before anything is sent."""
+        """Raises ModelNotFound, QueueFull and EngineFailure before anything is sent; a stream ends with them."""
         request = Request(scope, receive)
         raw = await read_body(request, limits=self._limits)
         said = _read(raw)
-        name = self._switch.name_of(request.query_params.get("model") or said.name)
-        stream = EarlyStream(send, path=scope["path"])
+        name = self._switch.name_of(said.name or request.query_params.get("model") or None)
+        stream = EarlyStream(send, scope)
         try:
-            lease = await self._lease(request, name, stream, pings=said.stream is True)
-        except AnchorlineError as error:
-            if not stream.begun:
-                raise
-            await stream.fail(bytes(error_response(api_error(error), scope).body))
-            return
+            await self._answer(request, name, raw, stream, pings=said.streams)
         except (ClientDisconnect, OSError):
             if not stream.begun:
                 raise
-            return
+        except BaseException as error:
+            if not stream.takes_error:
+                raise
+            with suppress(OSError):  # the client has left, too
+                await stream.fail(failure(error))
+            if not isinstance(error, AnchorlineError):
+                raise
+
+    async def _answer(self, request: Request, name: str, raw: bytes, stream: EarlyStream, *, pings: bool) -> None:
+        lease = await self._lease(request, name, stream, pings=pings)
         try:
-            await lease.app(scope, _again(raw, receive), stream)
+            await lease.app(request.scope, _again(raw, request.receive), stream)
         finally:
             lease.release()
 
@@ -163,22 +173,32 @@ def _give_back(turn: asyncio.Task[Lease]) -> None:
         turn.result().release()
 
 
-class _Said(msgspec.Struct):
+class _Fields(msgspec.Struct):
+    """Fields of a body as they stand there: what is large, or no name at all, is not built."""
+
+    model: msgspec.Raw = _NULL
+    stream: msgspec.Raw = _NULL
+
+
+@dataclass(frozen=True, slots=True)
+class _Said:
     """What of a body is looked at here; whatever is wrong with it, whoever answers will say."""
 
-    model: object = None
-    stream: object = None
-
-    @property
-    def name(self) -> str | None:
-        return self.model if isinstance(self.model, str) and self.model else None
+    name: str | None
+    streams: bool
 
 
 def _read(raw: bytes) -> _Said:
+    fields = _decoded(raw, _Fields) or _Fields()
+    return _Said(name=_decoded(fields.model, str) or None, streams=_decoded(fields.stream, bool) or False)
+
+
+def _decoded(raw: bytes | msgspec.Raw, kind: type[T]) -> T | None:
+    """None when it is something else."""
     try:
-        return msgspec.json.decode(raw, type=_Said)
+        return msgspec.json.decode(raw, type=kind)
     except (msgspec.DecodeError, RecursionError):
-        return _Said()
+        return None
 
 
 def _again(raw: bytes, receive: Receive) -> Receive:
