@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import signal
@@ -54,7 +55,7 @@ def test_all_are_loaded_as_the_flags_say(tmp_path: Path) -> None:
 
 def test_what_is_no_model_is_left_out_and_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     write_model(tmp_path / "good.gguf")
-    write_model(tmp_path / "split-00001-of-00002.gguf")
+    write_model(tmp_path / "split-00001-of-00002.gguf", tensors=0)
     write_model(tmp_path / "split-00002-of-00002.gguf")
     left_out = {
         write_model(tmp_path / "mmproj-good.gguf"): "by its name it is the image projector of a model",
@@ -70,6 +71,27 @@ def test_what_is_no_model_is_left_out_and_named(tmp_path: Path, caplog: pytest.L
     assert sorted(record.getMessage() for record in caplog.records) == sorted(
         f"--models: {path} is left out: {why}" for path, why in left_out.items()
     )
+
+
+@pytest.mark.parametrize("name", [b"no-utf-8-\xff.gguf", b"\x1b]0;title\x07.gguf", b"two\nlines.gguf"])
+def test_a_file_whose_name_cannot_be_shown_is_left_out(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, name: bytes
+) -> None:
+    write_model(tmp_path / "good.gguf")
+    write_model(tmp_path / os.fsdecode(name))
+    assert names(directory=tmp_path) == ["good"]
+    (line,) = caplog.messages
+    assert line.isprintable()
+    assert line.endswith("its name has characters that cannot be shown")
+
+
+def test_a_file_that_the_system_does_not_look_at_is_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    write_model(tmp_path / "good.gguf")
+    (tmp_path / "far.gguf").symlink_to("x" * 1000)
+    assert names(directory=tmp_path) == ["good"]
+    assert caplog.messages == [
+        f"--models: {tmp_path / 'far.gguf'} is left out: it cannot be read: {os.strerror(errno.ENAMETOOLONG)}"
+    ]
 
 
 def test_two_of_one_name_are_refused_with_both(tmp_path: Path) -> None:
