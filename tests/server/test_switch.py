@@ -111,13 +111,13 @@ class Several:
 
 @asynccontextmanager
 async def several(
-    source: StandInSource | None = None, *, queue: int = 8, max_passes: int = 16
+    source: StandInSource | None = None, *, queue: int = 8, max_passes: int = 16, config: ServerConfig = CONFIG
 ) -> AsyncIterator[Several]:
     source = source or StandInSource()
     seconds = [0.0]
     switch = ModelSwitch(source=source, queue=queue, max_passes=16, clock=lambda: seconds[-1])
     app = build_switching_app(
-        switch, CONFIG, metrics=Metrics(), new_id=lambda: "id", created=CREATED, ping_seconds=0.01
+        switch, config, metrics=Metrics(), new_id=lambda: "id", created=CREATED, ping_seconds=0.01
     )
     try:
         yield Several(source, switch, app, seconds)
@@ -200,6 +200,14 @@ async def test_what_is_said_of_models_loads_none() -> None:
         anthropic = (await client.get("/v1/models", headers={"anthropic-version": "2023-06-01"})).json()
         assert [entry["display_name"] for entry in anthropic["data"]] == ["a", "b", "c"]
         assert b"anchorline_requests_total" in (await client.get("/metrics")).content
+
+
+@pytest.mark.anyio
+async def test_which_models_there_are_is_told_to_nobody_without_a_key() -> None:
+    async with several(config=ServerConfig(port=0, api_keys=("key",))) as here, here.client() as client:
+        assert (await client.get("/health")).json() == {"status": "ok"}
+        assert (await client.get("/v1/models")).status_code == 401
+        assert "models" in (await client.get("/health", headers={"x-api-key": "key"})).json()
 
 
 @pytest.mark.anyio

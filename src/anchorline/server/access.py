@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from anchorline.api.errors import ApiError
 from anchorline.config import ServerConfig
-from anchorline.server.caller import accepted_keys, given_keys
+from anchorline.server.caller import is_admitted
 from anchorline.server.log import error_line, logger
 from anchorline.server.responses import error_response
 
@@ -72,7 +72,7 @@ class AccessGuard:
         self._bound = config.host.lower().strip("[]").removesuffix(".")
         self._hosts = frozenset(host.strip().lower() for host in config.allowed_hosts)
         self._origins = frozenset(origin.strip().lower().rstrip("/") for origin in config.allowed_origins)
-        self._keys = tuple(key.encode() for key in config.api_keys)
+        self._config = config
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -139,9 +139,7 @@ class AccessGuard:
         return None
 
     def _check_key(self, headers: Headers) -> ApiError | None:
-        if not self._keys:
-            return None
-        if accepted_keys(given_keys(headers), self._keys):
+        if is_admitted(headers, self._config):
             return None
         return ApiError(
             status=401,

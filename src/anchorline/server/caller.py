@@ -37,6 +37,12 @@ def tenant_with(key: bytes) -> str:
     return hashlib.sha256(key).hexdigest()
 
 
+def is_admitted(headers: Headers, config: ServerConfig) -> bool:
+    """Whether a request with these headers shows a key that lets it in, or needs none."""
+    keys = [key.encode() for key in config.api_keys]
+    return not keys or bool(accepted_keys(given_keys(headers), keys))
+
+
 def given_keys(headers: Headers) -> list[bytes]:
     """The keys that a request shows, as OpenAI's clients do or as Anthropic's do."""
     scheme, _, token = headers.get("authorization", "").partition(" ")

@@ -27,6 +27,7 @@ from anchorline.errors import AnchorlineError
 from anchorline.metrics.metrics import CONTENT_TYPE, Metrics
 from anchorline.server.app import ENDPOINTS, layered
 from anchorline.server.body import read_body
+from anchorline.server.caller import is_admitted
 from anchorline.server.early_stream import EarlyStream
 from anchorline.server.generate import Endpoint
 from anchorline.server.leaving import left
@@ -49,7 +50,7 @@ def build_switching_app(
 
     A streamed reply sends a comment whenever it has waited ``ping_seconds`` for its model.
     """
-    own = SwitchRoutes(switch, metrics, created=created)
+    own = SwitchRoutes(switch, config, metrics, created=created)
     answered: dict[str, Endpoint] = {
         "rest.models": own.models,
         "rest.model": own.model,
@@ -74,18 +75,26 @@ STREAMING = ("chat", "completion", "messages", "response")
 class SwitchRoutes:
     """What is answered at once, whatever is loaded."""
 
-    def __init__(self, switch: ModelSwitch, metrics: Metrics, *, created: int) -> None:
+    def __init__(self, switch: ModelSwitch, config: ServerConfig, metrics: Metrics, *, created: int) -> None:
         """``created`` is when the server started, in Unix seconds."""
         self._switch = switch
+        self._config = config
         self._metrics = metrics
         self._created = created
 
     async def health(self, request: Request) -> Response:
-        """200 as long as models can be loaded; of the loaded one what a server with it alone would tell."""
+        """200 as long as models can be loaded; of the loaded one what a server with it alone would tell.
+
+        Which models there are is for those alone who may use them.
+        """
         loaded = self._switch.loaded
-        detail = {} if loaded is None or not loaded.engine.alive else engine_health(loaded.engine.stats())
-        statuses = {listed.name: listed.status for listed in self._listed()}
-        return json_response({"status": "ok", **detail, "models": statuses, "waiting": self._switch.waiting})
+        detail: dict[str, object] = {}
+        if loaded is not None and loaded.engine.alive:
+            detail.update(engine_health(loaded.engine.stats()))
+        if is_admitted(request.headers, self._config):
+            detail["models"] = {listed.name: listed.status for listed in self._listed()}
+            detail["waiting"] = self._switch.waiting
+        return json_response({"status": "ok", **detail})
 
     async def models(self, request: Request) -> Response:
         shown = listed_anthropic_models if speaks_anthropic(request) else listed_models
