@@ -23,6 +23,7 @@ from anchorline.config import ServerConfig
 from anchorline.engine.stats import EngineStats
 from anchorline.errors import ModelError
 from anchorline.metrics.metrics import Metrics
+from anchorline.server.app import ModelApp
 from anchorline.server.early_stream import EarlyStream
 from anchorline.server.generate import CLIENT_CLOSED
 from anchorline.server.state import ServerState
@@ -379,6 +380,27 @@ async def test_what_is_loaded_is_unloaded_at_the_end() -> None:
         await ask(client, "a")
         here.switch.close(timeout_seconds=5)
         assert here.source.log == ["load a", "loaded a", "stop a", "free a"]
+
+
+def test_what_was_about_to_be_unloaded_when_the_server_ended_is_unloaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def begin_to_unload() -> Several:
+        closing = asyncio.Event()
+
+        async def close(app: ModelApp) -> None:
+            closing.set()
+            await asyncio.Event().wait()
+
+        monkeypatch.setattr(ModelApp, "close", close)
+        async with several() as here, here.client() as client:
+            await ask(client, "a")
+            waiting = asyncio.create_task(ask(client, "b"))
+            await closing.wait()
+            waiting.cancel()
+        return here
+
+    here = asyncio.run(begin_to_unload())
+    here.switch.close(timeout_seconds=5)
+    assert here.source.log == ["load a", "loaded a", "stop a", "free a"]
 
 
 @pytest.mark.anyio

@@ -275,16 +275,21 @@ class ModelSwitch:
             place.turn.set_exception(EngineFailure(message))
 
     async def _unload(self) -> None:
-        loaded, self._loaded = self._loaded, None
+        loaded = self._loaded
         if loaded is None:
             return
         await loaded.app.close()
-        await self._workers.run(loaded.hosted.stop)
+        await self._workers.run(lambda: self._stop(loaded))
         # What the engine told the event loop at its end has been heard by now: nothing asks its tokenizer any more.
         if await self._workers.run(loaded.hosted.free):
             log.info("%s is unloaded", loaded.name)
         else:
             log.error("%s stays in memory: a request is still being rendered", loaded.name)
+
+    def _stop(self, loaded: _Loaded) -> None:
+        """Called once for each, by the event loop's thread or by the one that loads: whoever comes to it."""
+        self._loaded = None
+        loaded.hosted.stop()
 
     def close(self, *, timeout_seconds: float) -> None:
         """Unload what is loaded, once the event loop has ended; what is being loaded then is left so.
@@ -293,6 +298,6 @@ class ModelSwitch:
         """
         if self._reads_weights:
             return
-        if self._workers.close(timeout_seconds=timeout_seconds) and self._loaded is not None:
-            self._loaded.hosted.stop()
-            self._loaded.hosted.free()
+        if self._workers.close(timeout_seconds=timeout_seconds) and (loaded := self._loaded) is not None:
+            self._stop(loaded)
+            loaded.hosted.free()
