@@ -23,6 +23,7 @@ from anchorline.config import ServerConfig
 from anchorline.engine.stats import EngineStats
 from anchorline.errors import ModelError
 from anchorline.metrics.metrics import Metrics
+from anchorline.server import switching_app
 from anchorline.server.app import ModelApp
 from anchorline.server.early_stream import EarlyStream
 from anchorline.server.generate import CLIENT_CLOSED
@@ -513,6 +514,22 @@ async def test_a_stream_whose_client_leaves_while_it_waits_ends() -> None:
         await until(lambda: here.switch.waiting == 0)
         here.source.may_load.set()
         assert await ask(client, "b") == "this is b"
+
+
+@pytest.mark.anyio
+async def test_a_client_that_takes_nothing_of_its_reply_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(switching_app, "TAKE_SECONDS", 0.01)
+
+    async def send(message: Message) -> None:
+        if message["type"] == "http.response.body":
+            await asyncio.Event().wait()
+
+    async with several() as here, here.client() as client:
+        call = streamed("/v1/chat/completions")
+        task = asyncio.create_task(here.app(call.scope, call.receive, send))
+        async with asyncio.timeout(30):
+            assert await ask(client, "b") == "this is b"
+            await task
 
 
 @pytest.mark.anyio

@@ -68,6 +68,9 @@ T = TypeVar("T")
 
 _NULL = msgspec.Raw(b"null")
 
+TAKE_SECONDS = 60.0
+"""A client that takes nothing of its reply for so long counts as gone: others may wait until it has ended."""
+
 STREAMING = ("chat", "completion", "messages", "response")
 """Handlers whose replies may be streamed."""
 
@@ -131,7 +134,7 @@ class Dispatch:
         raw = await read_body(request, limits=self._limits)
         said = _read(raw)
         name = self._switch.name_of(said.name or request.query_params.get("model") or None)
-        stream = EarlyStream(send, scope)
+        stream = EarlyStream(_while_taken(send), scope)
         try:
             await self._answer(request, name, raw, stream, pings=said.streams)
         except (ClientDisconnect, OSError):
@@ -208,6 +211,16 @@ def _decoded(raw: bytes | msgspec.Raw, kind: type[T]) -> T | None:
         return msgspec.json.decode(raw, type=kind)
     except (msgspec.DecodeError, RecursionError):
         return None
+
+
+def _while_taken(send: Send) -> Send:
+    """``send``, which raises TimeoutError, an OSError, when the client takes nothing more."""
+
+    async def send_in_time(message: Message) -> None:
+        async with asyncio.timeout(TAKE_SECONDS):
+            await send(message)
+
+    return send_in_time
 
 
 def _again(raw: bytes, receive: Receive) -> Receive:
