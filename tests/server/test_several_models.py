@@ -10,8 +10,10 @@ from pathlib import Path
 import httpx
 import pytest
 
+from anchorline.cli import hosting
 from anchorline.cli.several import ModelHost
 from anchorline.config import EngineConfig, ModelConfig
+from anchorline.errors import ModelError
 from anchorline.llama import testmodel
 from anchorline.llama.model import Model, load_model
 from anchorline.prompt.turns import TurnMemo
@@ -102,6 +104,27 @@ def save_model(path: Path, *, seed: int) -> None:
     model = load_model(ModelConfig(model=LLAMA, test_seed=seed))
     testmodel.save(model.handle, path)
     model.close()
+
+
+def test_a_file_that_is_replaced_while_it_is_loaded_is_not_served(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_model(tmp_path / "m.gguf", seed=0)
+    save_model(tmp_path / "new", seed=1)
+    source = ModelHost(settings_of([str(tmp_path / "m.gguf")], ENGINE))
+
+    def load_what_is_replaced(config: ModelConfig) -> Model:
+        model = load_model(config)
+        (tmp_path / "new").replace(tmp_path / "m.gguf")
+        return model
+
+    with monkeypatch.context() as patch:
+        patch.setattr(hosting, "load_model", load_what_is_replaced)
+        with pytest.raises(ModelError, match=r"m\.gguf was changed while it was loaded"):
+            source.load("m")
+    loaded = source.load("m")
+    loaded.stop()
+    assert loaded.free()
 
 
 def test_files_of_a_directory_also_a_damaged_and_a_changed_one(tmp_path: Path) -> None:

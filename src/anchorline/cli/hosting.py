@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
+from pathlib import Path
 from typing import Protocol
 
 from anchorline import machine
@@ -25,10 +26,11 @@ from anchorline.constraint.vocabulary import Vocabulary
 from anchorline.engine.caches import make_cache
 from anchorline.engine.engine import Engine
 from anchorline.engine.stream import Clock
-from anchorline.errors import ConfigError
+from anchorline.errors import ConfigError, ModelError
 from anchorline.limits import Limits
 from anchorline.llama.interface import Runtime, Tokenizer
-from anchorline.llama.model import Model, load_model
+from anchorline.llama.model import Model, load_model, model_path
+from anchorline.llama.model_file import stamp
 from anchorline.llama.runtime import LlamaRuntime
 from anchorline.llama.tokenizer import LlamaTokenizer
 from anchorline.metrics.metrics import Metrics
@@ -235,6 +237,12 @@ class Hosted:
         return True
 
 
+def _files(config: ModelConfig) -> list[Path]:
+    """The model's, by the first one where it is split, and those of its adapters. Raises ModelError."""
+    path = model_path(config)
+    return [*([] if path is None else [path]), *(Path(adapter).expanduser() for adapter, _scale in config.lora)]
+
+
 def host(
     settings: Settings,
     config: ModelConfig,
@@ -248,6 +256,8 @@ def host(
 
     Raises ConfigError and ModelError, and then leaves nothing behind.
     """
+    files = _files(config)
+    before = [stamp(file) for file in files]
     with ExitStack() as loaded:
         model = load_model(config)
         loaded.callback(model.close)
@@ -278,6 +288,10 @@ def host(
             rules=rules,
             orders=orders,
         )
+        # What is kept of the model is known by its files, which were read for that after its weights were.
+        for file, was in zip(files, before, strict=True):
+            if stamp(file) != was:
+                raise ModelError(f"{file} was changed while it was loaded")
         engine.start()
         loaded.pop_all()  # from here on nothing may be freed before the engine's thread has ended
     return Hosted(

@@ -14,6 +14,7 @@ import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 from anchorline.errors import ModelError
 from anchorline.llama import library
@@ -45,6 +46,25 @@ def read_model_file(path: Path) -> ModelFile:
     except OSError as error:
         raise ModelError(f"{path} cannot be read: {error.strerror}") from error
     return ModelFile(digest.hexdigest(), long_rope)
+
+
+Stamp: TypeAlias = tuple[tuple[int, int, int, int] | None, ...]
+
+
+def stamp(path: Path) -> Stamp:
+    """What is otherwise once one of the files that a model is split into was written or replaced.
+
+    For each that can be looked at: device, inode, size and time of the last write in nanoseconds.
+    """
+    return tuple(_stamp(part) for part in _parts(path))
+
+
+def _stamp(path: Path) -> tuple[int, int, int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
 @dataclass(frozen=True, slots=True)
