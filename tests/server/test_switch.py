@@ -45,12 +45,16 @@ class StandInModel:
     state: ServerState
     engine: StandInEngine
     log: list[str]
+    used: set[str]
+    """Names of those that threads still use."""
 
     def stop(self) -> None:
         self.engine.close()
         self.log.append(f"stop {self.state.served.name}")
 
     def free(self) -> bool:
+        if self.state.served.name in self.used:
+            return False
         self.log.append(f"free {self.state.served.name}")
         return self.state.workers.close(timeout_seconds=5)
 
@@ -64,6 +68,8 @@ class StandInSource:
     """Cannot be loaded, as is plain …"""
     damaged: set[str] = field(default_factory=set)
     """… or turns out."""
+    used: set[str] = field(default_factory=set)
+    """Cannot be freed as yet."""
     log: list[str] = field(default_factory=list)
     engines: dict[str, StandInEngine] = field(default_factory=dict)
     paused: bool = False
@@ -96,7 +102,9 @@ class StandInSource:
         engine.script.paused = self.paused
         engine.start()
         self.engines[name] = engine
-        return StandInModel(make_state(engine, config=ServerConfig(port=0, model_alias=name)), engine, self.log)
+        return StandInModel(
+            make_state(engine, config=ServerConfig(port=0, model_alias=name)), engine, self.log, self.used
+        )
 
 
 @dataclass
@@ -362,6 +370,16 @@ async def test_an_engine_that_has_failed_is_replaced() -> None:
         here.source.engines["a"].close()
         assert await ask(client, "a") == "this is a"
         assert here.source.log == ["load a", "loaded a", "stop a", "free a", "load a", "loaded a"]
+
+
+@pytest.mark.anyio
+async def test_a_model_that_a_thread_still_uses_is_freed_at_the_next_switch() -> None:
+    async with several(StandInSource(used={"a"})) as here, here.client() as client:
+        assert [await ask(client, name) for name in "ab"] == ["this is a", "this is b"]
+        assert here.source.log == ["load a", "loaded a", "stop a", "load b", "loaded b"]
+        here.source.used.clear()
+        await ask(client, "c")
+        assert here.source.log[5:] == ["stop b", "free a", "free b", "load c", "loaded c"]
 
 
 @pytest.mark.anyio

@@ -125,6 +125,8 @@ class ModelSwitch:
     _workers: Workers = field(init=False, default_factory=lambda: Workers(threads=1, waiting=1))
     _waiting: list[_Place] = field(init=False, default_factory=list)
     _loaded: _Loaded | None = field(init=False, default=None)
+    _stopped: list[_Loaded] = field(init=False, default_factory=list)
+    """What is still to be freed."""
     _leases: int = field(init=False, default=0)
     _switching: asyncio.Task[None] | None = field(init=False, default=None)
     _loading: str | None = field(init=False, default=None)
@@ -276,15 +278,17 @@ class ModelSwitch:
 
     async def _unload(self) -> None:
         loaded = self._loaded
-        if loaded is None:
-            return
-        await loaded.app.close()
-        await self._workers.run(lambda: self._stop(loaded))
-        # What the engine told the event loop at its end has been heard by now: nothing asks its tokenizer any more.
-        if await self._workers.run(loaded.hosted.free):
-            log.info("%s is unloaded", loaded.name)
-        else:
-            log.error("%s stays in memory: a request is still being rendered", loaded.name)
+        if loaded is not None:
+            await loaded.app.close()
+            await self._workers.run(lambda: self._stop(loaded))
+            # What the engine told the event loop at its end has been heard by now: nothing asks its tokenizer any more.
+            self._stopped.append(loaded)
+        for stopped in list(self._stopped):
+            if await self._workers.run(stopped.hosted.free):
+                self._stopped.remove(stopped)
+                log.info("%s is unloaded", stopped.name)
+            else:
+                log.error("%s stays in memory until the next switch: a request is still being rendered", stopped.name)
 
     def _stop(self, loaded: _Loaded) -> None:
         """Called once for each, by the event loop's thread or by the one that loads: whoever comes to it."""
