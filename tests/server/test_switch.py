@@ -269,6 +269,25 @@ async def test_what_stands_for_a_name_and_is_none_is_not_built() -> None:
 
 
 @pytest.mark.anyio
+async def test_a_body_is_not_kept_while_its_reply_is_generated() -> None:
+    padding = b" " * (8 << 20)
+    async with several(StandInSource(paused=True)) as here:
+        parts = [json.dumps(chat("a")).encode()[:-1], padding, b"}"]
+        call = AsgiCall("POST", "/v1/chat/completions", parts)
+        tracemalloc.start()
+        try:
+            async with call.running(here.app):
+                await asyncio.to_thread(here.source.loading.wait, 30)
+                await until(lambda: "a" in here.source.engines)
+                await asyncio.to_thread(here.source.engines["a"].wait_for_submission)
+                kept_bytes, _ = tracemalloc.get_traced_memory()
+                here.source.engines["a"].allow(100)
+        finally:
+            tracemalloc.stop()
+        assert kept_bytes < len(padding) / 2
+
+
+@pytest.mark.anyio
 async def test_a_switch_waits_for_open_calls_and_later_ones_wait_behind_it() -> None:
     async with several(StandInSource(paused=True)) as here, here.client() as client:
         first = asyncio.create_task(ask(client, "a"))

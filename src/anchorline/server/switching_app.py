@@ -134,9 +134,11 @@ class Dispatch:
         raw = await read_body(request, limits=self._limits)
         said = _read(raw)
         name = self._switch.name_of(said.name or request.query_params.get("model") or None)
+        receive_again = _again(raw, receive)
+        del raw  # it may be large, and is read once more at most
         stream = EarlyStream(_while_taken(send), scope)
         try:
-            await self._answer(request, name, raw, stream, pings=said.streams)
+            await self._answer(request, name, receive_again, stream, pings=said.streams)
         except (ClientDisconnect, OSError):
             if not stream.begun:
                 raise
@@ -148,10 +150,12 @@ class Dispatch:
             if not isinstance(error, AnchorlineError):
                 raise
 
-    async def _answer(self, request: Request, name: str, raw: bytes, stream: EarlyStream, *, pings: bool) -> None:
+    async def _answer(
+        self, request: Request, name: str, receive_again: Receive, stream: EarlyStream, *, pings: bool
+    ) -> None:
         lease = await self._lease(request, name, stream, pings=pings)
         try:
-            await lease.app(request.scope, _again(raw, request.receive), stream)
+            await lease.app(request.scope, receive_again, stream)
         finally:
             lease.release()
 
