@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal
 
 from hypothesis import given
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from anchorline.cache.host import HostArena
 from anchorline.cache.parked import ParkedCaches
 from anchorline.cache.prefix_cache import PrefixCache
-from anchorline.cache.prompt import Prompt
+from anchorline.cache.prompt import PinWish, Prompt
 from tests.cache.test_prefix_cache import BYTES_PER_TOKEN, conversation, make_cache, save
 
 BUDGET_TOKENS = 2000
@@ -84,6 +85,20 @@ def test_pins_of_a_parked_cache_stay() -> None:
     for name in range(2, 12):
         save(used, plain(name, 700))
     assert restorable(pinned, conversation(1, 500, 900)) == 500
+
+
+def test_pins_of_a_parked_cache_end_when_their_time_is_over() -> None:
+    seconds = [0.0]
+    parked = parked_caches()
+    pinned = make_cache(BUDGET_TOKENS, arena=parked.arena, drop_parked=parked.drop_next, clock=lambda: seconds[-1])
+    prompt = replace(conversation(1, 500, 900, pin=False), pin_wishes=(PinWish(position=900, ttl_seconds=300),))
+    save(pinned, prompt)
+    parked.park("a", b"", pinned)
+    assert not parked.drop_next()
+    seconds.append(301)
+    while parked.drop_next():
+        pass
+    assert parked.arena.used_bytes == parked.pinned_bytes == 0
 
 
 def test_what_means_something_else_now_is_freed() -> None:

@@ -12,12 +12,14 @@ import pytest
 from anchorline.cache.host import HostArena
 from anchorline.cache.parked import ParkedCaches
 from anchorline.cache.prefix_cache import PrefixCache
+from anchorline.cache.prompt import PinWish
 from anchorline.config import EngineConfig
 from anchorline.engine.caches import take_or_make_cache
 from anchorline.engine.engine import Engine, OpenStore
 from anchorline.engine.request import CallReport
 from anchorline.errors import EngineFailure
 from anchorline.llama.interface import DecodeStatus
+from tests.cache.test_prefix_cache import save
 from tests.engine.harness import make_prompt
 from tests.engine.test_engine import IDS, BrokenRuntime, GatedRuntime, request
 from tests.support.consumer import Recorder
@@ -163,3 +165,20 @@ def test_pins_of_all_models_share_one_budget(fork_bytes: int) -> None:
     assert stats.host_budget_bytes == CONFIG.cache_ram_bytes - fork_bytes
     assert stats.pin_budget_bytes == stats.host_budget_bytes // 2 - pinned
     other.close()
+
+
+def test_pins_whose_time_is_over_leave_the_budget_to_others() -> None:
+    seconds = [0.0]
+    parked = ParkedCaches(HostArena(CONFIG.cache_ram_bytes))
+
+    def cache_of(model: str) -> PrefixCache:
+        cache = take_or_make_cache(parked, model, b"", CONFIG, FakeRuntime(), lambda: seconds[-1])
+        assert cache is not None
+        return cache
+
+    first, whole = cache_of("a"), cache_of("b").pins.limit_bytes
+    save(first, replace(make_prompt(IDS), pin_wishes=(PinWish(position=len(IDS), ttl_seconds=300),)))
+    parked.park("a", b"", first)
+    assert cache_of("b").pins.limit_bytes < whole
+    seconds.append(301)
+    assert cache_of("b").pins.limit_bytes == whole

@@ -4,7 +4,7 @@
 
 So all of them together hold no more than the arena does, whatever is loaded. What the cache in use needs goes before
 anything that is parked: first from the cache that was left longest ago, in the order of its own policy. What is pinned
-there stays; the pin budget is one for all.
+there stays until the pin's time is over; the pin budget is one for all.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from anchorline.cache.host import HostArena
 from anchorline.cache.prefix_cache import PrefixCache
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Parked:
     identity: bytes
     cache: PrefixCache
     victims: Victims
-    """Nothing changes what they are worth while the cache is not in use."""
+    """Nothing changes what they are worth while the cache is not in use, but for the end of pins."""
 
 
 class ParkedCaches:
@@ -53,6 +53,15 @@ class ParkedCaches:
             return None
         return parked.cache
 
+    def expire_pins(self) -> None:
+        """End the pins whose time is over; what they held may go."""
+        for parked in self._parked.values():
+            pins = len(parked.cache.pins)
+            parked.cache.expire_pins()
+            if len(parked.cache.pins) < pins:
+                parked.victims = parked.cache.storage.victims()
+
     def drop_next(self) -> bool:
         """Give up the least valuable thing of the cache that was left longest ago; False when nothing may go."""
+        self.expire_pins()
         return any(parked.victims.drop_next() for parked in self._parked.values())

@@ -50,6 +50,7 @@ def take_or_make_cache(
     cache = parked.take(model, identity)
     if cache is None:
         cache = _new_cache(config, runtime, clock, parked.arena, drop_parked=parked.drop_next)
+    parked.expire_pins()
     cache.pins.limit_bytes = max(0, _pin_budget_bytes(config, parked.arena) - parked.pinned_bytes)
     return cache
 
