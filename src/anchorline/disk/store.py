@@ -163,11 +163,12 @@ class FileStore:
     # On the reader threads
 
     def _answer(self, record: SegmentRecord, target: memoryview, done: Callable[[bool], None]) -> None:
-        there = False
         try:
             there = self._read(record, target)
-        finally:
-            done(there)
+        except Exception as error:  # noqa: BLE001  (counted before whoever waits goes on)
+            self._note_error(error)
+            there = False
+        done(there)
 
     def _read(self, record: SegmentRecord, target: memoryview) -> bool:
         if self._writer.stopped.is_set():
