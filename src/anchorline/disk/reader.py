@@ -6,6 +6,8 @@ import threading
 from collections.abc import Callable
 from queue import SimpleQueue
 
+from anchorline.disk.jobs import Failed, handing_on
+
 READ_THREADS = 2
 """One reads while the other checks what it has read."""
 
@@ -13,7 +15,7 @@ READ_THREADS = 2
 class Readers:
     """Carry out jobs in the order in which they come, a few at a time; what one raises goes to ``failed``."""
 
-    def __init__(self, failed: Callable[[Exception], None]) -> None:
+    def __init__(self, failed: Failed) -> None:
         self._failed = failed
         self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._threads = [
@@ -35,7 +37,5 @@ class Readers:
 
     def _run(self) -> None:
         while (job := self._jobs.get()) is not None:
-            try:
+            with handing_on(self._failed):
                 job()
-            except Exception as error:  # noqa: BLE001  (handed on, to be counted and logged)
-                self._failed(error)

@@ -23,6 +23,7 @@ from anchorline.disk.directory import DiskDirectory
 from anchorline.disk.faults import DAMAGED, DiskFault, FaultKind, fault_of, faults_of
 from anchorline.disk.files import Files
 from anchorline.disk.format import MAX_HEADER_BYTES, header_bytes, key_of_file
+from anchorline.disk.jobs import handing_on
 from anchorline.disk.namespace import Namespace
 from anchorline.disk.reader import Readers
 from anchorline.disk.record import SegmentRecord
@@ -163,11 +164,9 @@ class FileStore:
     # On the reader threads
 
     def _answer(self, record: SegmentRecord, target: memoryview, done: Callable[[bool], None]) -> None:
-        try:
+        there = False
+        with handing_on(self._note_error):
             there = self._read(record, target)
-        except Exception as error:  # noqa: BLE001  (counted before whoever waits goes on)
-            self._note_error(error)
-            there = False
         done(there)
 
     def _read(self, record: SegmentRecord, target: memoryview) -> bool:
@@ -199,7 +198,7 @@ class FileStore:
 
     def _index(self, found: Callable[[Sequence[SegmentRecord]], None], finished: Callable[[int], None]) -> None:
         orphans = 0
-        try:
+        with handing_on(self._note_error):
             try:
                 self._restore_directory()
             except DiskFault as fault:
@@ -210,8 +209,7 @@ class FileStore:
                 self._counters.indexed_records += len(records)
             for start in range(0, len(records), BATCH_RECORDS):
                 found(records[start : start + BATCH_RECORDS])
-        finally:
-            finished(orphans)
+        finished(orphans)
 
     def _index_others(self) -> None:
         """Take note of what the files of other namespaces take, and keep the limit."""
@@ -329,10 +327,9 @@ class FileStore:
     def _discard_owned(self, owner: str, keep: Sequence[str], done: Callable[[int], None]) -> None:
         gone: list[str] = []
         names = self._owned(owner, keep)
-        try:
+        with handing_on(self._note_error):
             gone = self._remover.remove(names)
-        finally:
-            done(len(names) - len(gone))
+        done(len(names) - len(gone))
 
     def _remove_unusable(self, name: str) -> None:
         with self._lock:

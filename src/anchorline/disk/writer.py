@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from anchorline.disk.counters import Unwritten
+from anchorline.disk.jobs import Failed, handing_on
 from anchorline.disk.record import SegmentRecord
 
 STOP_SECONDS = 2.0
@@ -30,9 +31,7 @@ class Writer:
     goes to ``failed``, and the thread goes on.
     """
 
-    def __init__(
-        self, write: Callable[[PendingWrite], bool], *, queue_bytes: int, failed: Callable[[Exception], None]
-    ) -> None:
+    def __init__(self, write: Callable[[PendingWrite], bool], *, queue_bytes: int, failed: Failed) -> None:
         self._write = write
         self._failed = failed
         self._queue_bytes = queue_bytes
@@ -93,10 +92,8 @@ class Writer:
 
     def _run(self) -> None:
         while (job := self._next()) is not None:
-            try:
+            with handing_on(self._failed):
                 job()
-            except Exception as error:  # noqa: BLE001  (handed on, to be counted and logged)
-                self._failed(error)
 
     def _next(self) -> Callable[[], None] | None:
         with self._changed:
@@ -110,12 +107,11 @@ class Writer:
 
     def _carry_out(self, write: PendingWrite) -> None:
         written = False
-        try:
+        with handing_on(self._failed):
             written = self._write(write)
-        finally:
-            with self._changed:
-                self._waiting_bytes -= write.payload.nbytes
-            write.done(written)
+        with self._changed:
+            self._waiting_bytes -= write.payload.nbytes
+        write.done(written)
 
 
 def _sorted(writes: Collection[PendingWrite], first: Collection[bytes]) -> list[PendingWrite]:
