@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from anchorline.cache.plan import Speeds
 from anchorline.engine.cells import CellMap, Runs, reach
-from anchorline.engine.crowding import Ahead, Idle, choose_leaving
+from anchorline.engine.crowding import Ahead, Idle, choose_leaving, most_saved
 
 SPEEDS = Speeds(prefill_seconds_per_token_cell=1e-9)
 PREFILL = Ahead(imported_tokens=0, computed_tokens=1_000)
@@ -103,3 +104,14 @@ def test_where_restores_are_free_nothing_stays_that_costs(pool: Pool, ahead: Ahe
     leaving = choose_leaving(*pool, ahead, Speeds(prefill_seconds_per_token_cell=slope))
     every = [each.sequence for each in pool[0]]
     assert paid(pool, leaving, ahead, slope) == pytest.approx(paid(pool, every, ahead, slope))
+
+
+@given(pools(), aheads, st.floats(0, 1e-8))
+def test_nothing_leaves_that_would_cost_more_than_all_can_save(pool: Pool, ahead: Ahead, slope: float) -> None:
+    speeds = Speeds(prefill_seconds_per_token_cell=slope)
+    resting, staying = pool
+    most = most_saved([each.cells for each in resting], staying, ahead, speeds)
+    leaving = choose_leaving(resting, staying, ahead, speeds)
+    assert sum(each.restore_seconds for each in resting if each.sequence in leaving) <= most
+    free = choose_leaving([replace(each, restore_seconds=0.0) for each in resting], staying, ahead, speeds)
+    assert bool(free) == (most > 0)

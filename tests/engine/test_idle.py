@@ -81,10 +81,26 @@ def test_what_a_call_goes_on_from_stays(kind: MemoryKind) -> None:
     assert crowding(harness) == 0
 
 
-def test_what_a_call_forks_stays() -> None:
+def test_what_a_call_forks_leaves_and_the_shared_cells_stay() -> None:
+    """A few tokens in common, as those of two templates' beginnings, are no reason to carry all the rest."""
     harness = make()
+    long = FIRST * 3
+    harness.ask(make_prompt(long, head=HEAD))
+    forking = [*FIRST[:HEAD], *OTHER]
+    recorder = harness.ask(make_prompt(forking, head=HEAD))
+    assert recorder.report is not None
+    assert (recorder.report.plan, recorder.report.resident_tokens) == (PlanKind.FORK, HEAD)
+    assert crowding(harness) == 1
+    assert recorder.tokens[0] == expected_reply(forking, 4)
+    back = harness.report(goes_on(MemoryKind.PLAIN, long))
+    assert back.prefilled_tokens <= len(MORE) + 1
+
+
+def test_a_fork_with_little_to_prefill_drops_nothing() -> None:
+    harness = make(dear=False)
+    make_cells_dear(harness.loop.meter, seconds_per_token_cell=1e-7)
     harness.ask(make_prompt(FIRST * 3, head=HEAD))
-    assert harness.report(make_prompt([*FIRST[:50], *OTHER], head=HEAD)).plan is PlanKind.FORK
+    assert harness.report(make_prompt([*FIRST[:150], *OTHER[:20]], head=HEAD)).plan is PlanKind.FORK
     assert crowding(harness) == 0
 
 

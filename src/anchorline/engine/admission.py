@@ -88,10 +88,10 @@ class Admission:
             self._succeed(stream, plan, source)
         if not self._make_room(stream, plan, source, import_end=self._import_end(match, plan)):
             return Outcome.NO_ROOM
-        if not stream.call.request.background:  # nobody waits for those
-            self.idle.make_way(self._ahead(stream, plan), source=source)
-        planned = self.clock()
         live = self._seat(stream, plan, source)
+        if not stream.call.request.background:  # nobody waits for those
+            self.idle.make_way(self._ahead(stream, plan))  # what was forked may go: the shared cells stay
+        planned = self.clock()
         failure, segments = self._put_back(stream, plan, live)
         restored = self.clock()
         stream.live = live

@@ -7,7 +7,7 @@ taken to come back once.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from anchorline.cache.plan import Speeds
@@ -38,18 +38,23 @@ def choose_leaving(idle: Sequence[Idle], staying: Sequence[Runs], ahead: Ahead, 
     attention end below them.
     """
     order = sorted(idle, key=lambda each: reach([each.cells]), reverse=True)
-    best, best_seconds = 0, _seconds(order, staying, ahead, speeds)
+    cells = [each.cells for each in order]
+    best, best_seconds = 0, _seconds([*staying, *cells], ahead, speeds)
     for dropped in range(1, len(order) + 1):
-        seconds = _seconds(order[dropped:], staying, ahead, speeds)
+        seconds = _seconds([*staying, *cells[dropped:]], ahead, speeds)
         seconds += sum(each.restore_seconds for each in order[:dropped])
         if seconds < best_seconds:
             best, best_seconds = dropped, seconds
     return tuple(each.sequence for each in order[:best])
 
 
-def _seconds(kept: Sequence[Idle], staying: Sequence[Runs], ahead: Ahead, speeds: Speeds) -> float:
+def most_saved(idle: Iterable[Runs], staying: Sequence[Runs], ahead: Ahead, speeds: Speeds) -> float:
+    """What the call would save if no sequence were idle, in seconds; ``idle`` are their cells."""
+    return _seconds([*staying, *idle], ahead, speeds) - _seconds(staying, ahead, speeds)
+
+
+def _seconds(held: Sequence[Runs], ahead: Ahead, speeds: Speeds) -> float:
     """What the call pays for the cells that its tokens see."""
-    held = [*staying, *(each.cells for each in kept)]
     before = reach(held, ahead.imported_tokens)
     after = reach(held, ahead.imported_tokens + ahead.computed_tokens)
     return (before + after) / 2 * ahead.computed_tokens * speeds.prefill_seconds_per_token_cell

@@ -10,7 +10,7 @@ from enum import StrEnum
 from anchorline.cache.chains import host_chain
 from anchorline.cache.plan import Speeds, restore_seconds
 from anchorline.cache.prefix_cache import PrefixCache
-from anchorline.engine.crowding import Ahead, Idle, choose_leaving
+from anchorline.engine.crowding import Ahead, Idle, choose_leaving, most_saved
 from anchorline.engine.live import LiveSequence, SequencePool
 from anchorline.engine.saving import Saver
 from anchorline.engine.speeds import SpeedMeter
@@ -58,25 +58,29 @@ class IdleSequences:
             self.drop(live, reason)
         return bool(surplus)
 
-    def make_way(self, ahead: Ahead, *, source: LiveSequence | None) -> None:
-        """Drop what would slow a call that is about to start by more than it is worth; never ``source``.
+    def make_way(self, ahead: Ahead) -> None:
+        """Drop what would slow a call that has its sequence by more than it is worth.
 
         Only what the host tier keeps to its last token, so that whoever goes on from it has nothing to prefill again.
         """
         speeds = self.meter.speeds
         if self.cache is None or not speeds.prefill_seconds_per_token_cell:
             return
-        idle = {live.id: live for live in self.pool.idle() if live is not source and self._is_safe(live, self.cache)}
+        idle = {live.id: live for live in self.pool.idle() if self._is_safe(live, self.cache)}
+        cells = {sequence: self.pool.cells_of(live) for sequence, live in idle.items()}
+        staying = [self.pool.cells_of(live) for live in self.pool if live.id not in idle]
+        if most_saved(cells.values(), staying, ahead, speeds) <= speeds.restore_seconds_per_segment:
+            return  # not even one restore's worth
         leaving = choose_leaving(
             [
                 Idle(
-                    sequence=live.id,
-                    cells=self.pool.cells_of(live),
+                    sequence=sequence,
+                    cells=cells[sequence],
                     restore_seconds=self._restore_seconds(live, self.cache, speeds),
                 )
-                for live in idle.values()
+                for sequence, live in idle.items()
             ],
-            [self.pool.cells_of(live) for live in self.pool if live.id not in idle],
+            staying,
             ahead,
             speeds,
         )

@@ -24,7 +24,7 @@ from anchorline.engine.sampling import sample
 from anchorline.engine.saving import Saver
 from anchorline.engine.schedule import prefill_tokens, share_batch
 from anchorline.engine.sealing import SealLedger, giving_way
-from anchorline.engine.speeds import PREFILL_TOKENS_MIN, SpeedMeter
+from anchorline.engine.speeds import LOAD_TOKENS_MIN, PREFILL_TOKENS_MIN, SpeedMeter
 from anchorline.engine.stream import Call, Clock, Stream
 from anchorline.errors import AnchorlineError, BackendFailure, Cancelled, ConstraintFailure
 from anchorline.llama.interface import DecodeStatus, Runtime
@@ -229,7 +229,8 @@ class EngineLoop:
         self.decoded_tokens += self.runtime.batch.size
         ended_at = self._clock()
         if (tokens := self.runtime.batch.size) >= PREFILL_TOKENS_MIN:
-            self.meter.prefilled(tokens, ended_at - started, cells=self.pool.reach(tokens // 2))
+            cells = self.pool.reach(tokens // 2) if tokens >= LOAD_TOKENS_MIN else None
+            self.meter.prefilled(tokens, ended_at - started, cells=cells)
         choosing: list[tuple[Stream, int]] = []
         try:
             for stream, share in work:

@@ -28,11 +28,14 @@ class SpeedMeter:
         self._segment: float | None = None
         self._reply: float | None = None
 
-    def prefilled(self, tokens: int, seconds: float, *, cells: int) -> None:
-        """A decode call of at least ``PREFILL_TOKENS_MIN`` took so long; attention ran over about ``cells`` cells."""
+    def prefilled(self, tokens: int, seconds: float, *, cells: int | None) -> None:
+        """A decode call of at least ``PREFILL_TOKENS_MIN`` took so long.
+
+        Attention ran over about ``cells`` cells; None when nobody counted them, as below ``LOAD_TOKENS_MIN``.
+        """
         assert tokens >= PREFILL_TOKENS_MIN
         self._prefill = _smooth(self._prefill, seconds / tokens)
-        if tokens >= LOAD_TOKENS_MIN:
+        if cells is not None and tokens >= LOAD_TOKENS_MIN:
             self._load.measure(cells, seconds / tokens, weight=tokens)
 
     def restored(self, nbytes: int, segments: int, seconds: float) -> None:
