@@ -5,7 +5,8 @@ the states on a path stay
 
 * the head's and those inside of it (a head that changes near its end resumes there), pinned ones, and
   those where another history branches off,
-* all behind the start of the newest user message, so that each of its tool rounds can be edited,
+* all behind the start of the newest user message, so that each of its tool rounds can be edited, and the newest
+  before it: where the call before ended, and others that go on beside this one begin,
 * the newest few whatever they belong to.
 
 The state at the end of a reply that came back re-rendered serves nobody once the conversation has
@@ -30,9 +31,11 @@ def thin_states(tree: SegmentTree, index: StoredIndex, path: list[Segment], prom
     head = prompt.head_position or 0
     stateful = [node for node in path if node.has_reachable_state and node.end > head]
     turn_start = prompt.turn_start if prompt.turn_start is not None else len(prompt)
-    for node in stateful[:-NEWEST_STATES]:
+    earlier = [node for node in stateful if node.end < turn_start]
+    kept = {*stateful[-NEWEST_STATES:], *earlier[-1:]}
+    for node in earlier:
         branches = sum(child.rows is not None for child in node.offspring())
-        if node.end < turn_start and node.pins == 0 and branches < 2:
+        if node not in kept and node.pins == 0 and branches < 2:
             index.discard_state(node)
             if node.state is not None:
                 tree.drop_state(node)

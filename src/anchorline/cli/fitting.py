@@ -16,8 +16,8 @@ from anchorline.machine import Memory
 PROCESS_BYTES = 512 << 20
 """For Python and its libraries (about 100 MiB), memos of texts (at most 224 MiB) and the ids of what was evicted."""
 LENGTHS = (4096, 16384, 65536, 131072)
-STATES_PER_CONVERSATION = NEWEST_STATES + 1
-"""The newest and the head's, which conversations may share."""
+STATES_PER_CONVERSATION = NEWEST_STATES + 2
+"""The newest, the last before the newest user message, and the head's, which conversations may share."""
 SMALLER_KV_TYPES = ("q8_0", "q4_0")
 CONTEXT_STEP = 256
 LEAST_CONTEXT = 1024
