@@ -17,7 +17,7 @@ from anchorline.bench.long_sessions import measure_footprint
 from anchorline.bench.peers import PeerSettings
 from anchorline.bench.process import ServerFailed
 from anchorline.bench.standing.measures import Sample
-from anchorline.bench.standing.plan import MIX, MIX_AT_ONCE, Group
+from anchorline.bench.standing.plan import HERMES, MIX, MIX_AT_ONCE, Group
 from anchorline.bench.standing.recorded import as_recorded, one_after_another
 from anchorline.bench.standing.report import Absence, ModelResult
 from anchorline.bench.standing.rounds import Lineup
@@ -112,7 +112,9 @@ def _measure(
 
 def _rounds(workload: str, group: Group, settings: BenchSettings, words_per_token: float) -> Iterator[Steps]:
     """The steps of each round; rounds share nothing."""
-    if workload == MIX:
+    if workload == HERMES:
+        yield one_after_another(settings.members[:1])
+    elif workload == MIX:
         yield one_after_another(settings.members)
     elif workload == MIX_AT_ONCE:
         yield as_recorded(settings.members)

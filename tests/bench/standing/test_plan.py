@@ -6,6 +6,7 @@ import pytest
 
 from anchorline.bench.standing.plan import (
     CUT_LAYERS,
+    HERMES,
     LONG,
     MIX,
     QUICK_WORKLOADS,
@@ -34,7 +35,8 @@ def test_every_workload_runs_or_is_skipped_with_a_reason(quick: bool) -> None:
 
 def test_what_is_named_runs_though_the_bench_is_quick() -> None:
     assert choose((LONG, MIX), quick=True, has_traces=True) == ((LONG, MIX), {})
-    assert choose((MIX,), quick=True, has_traces=False) == ((), {MIX: "needs recorded traces (--traces)"})
+    for name in (HERMES, MIX):
+        assert choose((name,), quick=True, has_traces=False) == ((), {name: "needs recorded traces (--traces)"})
 
 
 @pytest.mark.parametrize("from_file", [False, True])

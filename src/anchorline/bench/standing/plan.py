@@ -7,12 +7,13 @@ from dataclasses import dataclass
 
 from anchorline.bench.standing.workloads import SYNTHETIC
 
+HERMES = "hermes"
 MIX = "mix"
 MIX_AT_ONCE = "mix-at-once"
 LONG = "long"
 TOOL_SESSION = "tool-session"
 FAN_OUT = "fan-out"
-RECORDED = (MIX, MIX_AT_ONCE)
+RECORDED = (HERMES, MIX, MIX_AT_ONCE)
 WORKLOADS = (*SYNTHETIC, *RECORDED)
 QUICK_WORKLOADS = tuple(name for name in SYNTHETIC if name != LONG)
 MODELS = ("test:llama", "test:gemma3", "test:qwen35", "smollm2")
@@ -20,7 +21,7 @@ MODELS = ("test:llama", "test:gemma3", "test:qwen35", "smollm2")
 
 CUT_LAYERS = 2
 """What is kept of a model file where all its layers would take hours."""
-QUICK_ROUNDS = 2
+QUICK_ROUNDS = 1
 FULL_ROUNDS = 5
 ONCE = 1
 """For workloads whose counts say more than their times."""
@@ -28,7 +29,7 @@ QUICKER, SMALLER = "off", "on"
 """Flash attention: without it CPUs read long prompts faster, and need gigabytes for the longest."""
 LONG_TOKENS = 120_000
 LONG_CONTEXT = 131_072
-MIX_CONTEXT = 65_536
+RECORDED_CONTEXT = 65_536
 CONTEXT_UNIT = 1024
 ROOM_TOKENS = 4096
 """Of a context, beside its conversations: what they grow by."""
@@ -91,7 +92,7 @@ def groups_of(
                     uncached=tuple(name for name in names if name == TOOL_SESSION or not quick),
                 )
             )
-    for name, context in ((LONG, LONG_CONTEXT), (MIX, MIX_CONTEXT), (MIX_AT_ONCE, MIX_CONTEXT)):
+    for name, context in ((LONG, LONG_CONTEXT), *((name, RECORDED_CONTEXT) for name in RECORDED)):
         if name in workloads:
             groups.append(
                 Group(

@@ -1,4 +1,4 @@
-"""The mix of recorded agents as a workload: one call after the other, or overlapping as they were recorded."""
+"""Recorded agents as workloads: one call after the other, or overlapping as they were recorded."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from anchorline.bench.trace import Trace, chat_only, ended_before, mix_members, 
 from anchorline.errors import ConfigError
 
 MIX = ("hermes-fanout", "opencode", "cline", "pi", "langgraph")
-"""Names of the traces, without ``.jsonl``; the first brings a second session on its head."""
+"""Names of the traces, without ``.jsonl``; the first, Hermes, brings a second session on its head."""
 
 
 def read_mix(folder: Path) -> list[Trace]:
