@@ -9,8 +9,15 @@ from anchorline.llama.model import Model
 from tests.engine.exact import TOP, ask, conversation, engine_on
 
 
-@pytest.mark.parametrize("kv", ["f16", "q8_0"])
-@pytest.mark.parametrize("model_name", ["test_llama_model", "tiny_smollm2_model"])
+@pytest.mark.parametrize(
+    ("model_name", "kv"),
+    [
+        ("test_llama_model", "f16"),
+        ("test_llama_model", "q8_0"),
+        ("tiny_smollm2_model", "f16"),
+        pytest.param("tiny_smollm2_model", "q8_0", marks=pytest.mark.slow),
+    ],
+)
 def test_off_cold_and_restored_answers_are_bit_identical(
     request: pytest.FixtureRequest, model_name: str, kv: str
 ) -> None:

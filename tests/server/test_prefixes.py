@@ -111,22 +111,23 @@ def test_a_second_session_prefills_only_its_own_messages(tiny_smollm2_model: Mod
         assert timings["prompt_n"] == len(ids_of(url, second)) - shared
 
 
-def test_the_pinned_head_outlives_side_calls_and_one_shots(tiny_smollm2_model: Model) -> None:
-    """Twenty title-style calls with system prompts of their own and forty one-shots, over 2.5 conversations' room."""
+def test_the_pinned_head_outlives_side_calls_and_one_shots(test_llama_model: Model) -> None:
+    """Eight title-style calls with system prompts of their own and fifteen one-shots, over 2.5 conversations' room."""
     conversation = body("Where is Moby Dick? " * 30, "And Emma? " * 30)
-    bytes_per_token = 23_052 * 2 // 30
-    with serving(tiny_smollm2_model, EngineConfig(cache_ram_bytes=1 << 30)) as live:
+    bytes_per_token = 524
+    with serving(test_llama_model, EngineConfig(cache_ram_bytes=1 << 30)) as live:
         tokens = len(ids_of(live.url, conversation))
     budget = max(int(2.5 * tokens * bytes_per_token), 1 << 20)
-    with serving(tiny_smollm2_model, EngineConfig(cache_ram_bytes=budget, resident_idle=1)) as live:
+    config = EngineConfig(cache_ram_bytes=budget, resident_idle=1, eviction="lru")  # by worth it would stay unpinned, too
+    with serving(test_llama_model, config) as live:
         url = live.url
         ask(url, conversation)
-        for n in range(20):
+        for n in range(8):
             title = body(
                 f"Session {n} was about books.", system=f"Title {n}. " + "Name it in four words. " * 20, tools=[]
             )
             ask(url, title)
-        for n in range(40):
+        for n in range(15):
             ask(url, body(f"{n} " + "Something that nobody asks again. " * 60, system=f"One-shot {n}.", tools=[]))
         assert live.engine.stats().cache.evictions > 0
         other_session = body("Is Ulysses here?")

@@ -65,10 +65,10 @@ def test_all_of_codexs_functions_can_be_called() -> None:
 
 
 @pytest.mark.parametrize("name", TRACES)
-def test_a_session_restores_what_it_sent_before(name: str, tiny_smollm2_model: Model) -> None:
+def test_a_session_restores_what_it_sent_before(name: str, test_llama_model: Model) -> None:
     """The prompt of the last request is found whole by the next one, but for where a reply was recorded."""
     config = EngineConfig(parallel=1, cache_ram_bytes=256 << 20)
-    with serving(tiny_smollm2_model, config, context_tokens=16384) as live, httpx.Client(base_url=live.url) as client:
+    with serving(test_llama_model, config, context_tokens=16384) as live, httpx.Client(base_url=live.url) as client:
         usages = []
         for body in bodies(name)[:4]:
             body |= {"max_output_tokens": 4, "temperature": 0, "stream": True}
