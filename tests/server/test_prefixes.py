@@ -118,7 +118,9 @@ def test_the_pinned_head_outlives_side_calls_and_one_shots(test_llama_model: Mod
     with serving(test_llama_model, EngineConfig(cache_ram_bytes=1 << 30)) as live:
         tokens = len(ids_of(live.url, conversation))
     budget = max(int(2.5 * tokens * bytes_per_token), 1 << 20)
-    config = EngineConfig(cache_ram_bytes=budget, resident_idle=1, eviction="lru")  # by worth it would stay unpinned, too
+    config = EngineConfig(
+        cache_ram_bytes=budget, resident_idle=1, eviction="lru"
+    )  # by worth it would stay unpinned, too
     with serving(test_llama_model, config) as live:
         url = live.url
         ask(url, conversation)
