@@ -8,10 +8,12 @@ from typing import Literal
 from hypothesis import given
 from hypothesis import strategies as st
 
+from anchorline.cache.classes import CallClass
 from anchorline.cache.host import HostArena
 from anchorline.cache.parked import ParkedCaches
 from anchorline.cache.prefix_cache import PrefixCache
 from anchorline.cache.prompt import PinWish, Prompt
+from anchorline.llama.interface import MemoryKind
 from tests.cache.test_prefix_cache import BYTES_PER_TOKEN, conversation, make_cache, save
 
 BUDGET_TOKENS = 2000
@@ -109,6 +111,18 @@ def test_what_means_something_else_now_is_freed() -> None:
     assert parked.take("a", b"now") is None
     assert parked.arena.used_bytes == 0
     assert not parked.drop_next()
+
+
+def test_a_discarded_cache_frees_what_was_captured_and_never_saved() -> None:
+    parked = parked_caches()
+    cache = make_cache(BUDGET_TOKENS, arena=parked.arena, drop_parked=parked.drop_next, kind=MemoryKind.HYBRID)
+    prompt = plain(1, 600)
+    state = cache.capture(
+        prompt, prompt.tokens, lambda allocate: allocate(100), call_class=CallClass.COLD, ends_reply=False
+    )
+    assert state is not None
+    cache.discard()
+    assert parked.arena.used_bytes == 0
 
 
 Step = tuple[Literal["a", "b", "c"], int, int]

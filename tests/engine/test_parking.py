@@ -16,6 +16,7 @@ from anchorline.cache.prompt import PinWish
 from anchorline.config import EngineConfig
 from anchorline.engine.caches import take_or_make_cache
 from anchorline.engine.engine import Engine, OpenStore
+from anchorline.engine.loop import EngineLoop
 from anchorline.engine.request import CallReport
 from anchorline.errors import EngineFailure
 from anchorline.llama.interface import DecodeStatus
@@ -124,6 +125,71 @@ def test_a_failed_engine_leaves_nothing() -> None:
     recorder.wait()
     assert engine.park(flush_seconds=0) is None
     assert garage.parked.arena.used_bytes == 0
+
+
+class Fails:
+    """A command that ends the engine, after some steps."""
+
+    def __init__(self, steps: int = 0) -> None:
+        self._steps = steps
+        self.taken_bytes = 0
+
+    def perform(self, loop: EngineLoop) -> None:
+        loop.finish_saves()
+        for _ in range(self._steps):
+            loop.step()
+        assert loop.cache is not None
+        self.taken_bytes = loop.cache.arena.used_bytes
+        raise RuntimeError("it fails")
+
+
+def fail(engine: Engine, *, steps: int = 0) -> int:
+    """Let the engine fail; what its cache had taken by then, in bytes."""
+    command = Fails(steps)
+    with pytest.raises(RuntimeError):
+        engine.ask(command).result()
+    return command.taken_bytes
+
+
+class HangingStore(MemoryStore):
+    """Does not come to an end when it is closed."""
+
+    def close(self, timeout_seconds: float) -> None: ...
+
+
+def test_a_failed_engine_leaves_nothing_of_what_was_being_written() -> None:
+    garage, store = Garage(), MemoryStore(Files())
+    engine = garage.engine("a", store=lambda: store)
+    ask(engine, IDS)
+    assert fail(engine) > 0
+    assert store.jobs, "writes are pending"
+    assert engine.park(flush_seconds=0) is None
+    assert garage.parked.arena.used_bytes == 0
+
+
+def test_a_failed_engine_leaves_nothing_of_what_was_being_read() -> None:
+    files = Files()
+    before_restart = Garage().engine("a", store=lambda: MemoryStore(files))
+    ask(before_restart, IDS)
+    before_restart.close(flush_seconds=1)
+    garage, again = Garage(), MemoryStore(files)
+    second = garage.engine("a", store=lambda: again)
+    again.work()
+    second.wait_until_indexed(30)
+    second.submit(request("a", [*IDS, 90]), Recorder())
+    assert fail(second, steps=1) > 0
+    assert again.jobs, "reads are pending"
+    assert second.park(flush_seconds=0) is None
+    assert garage.parked.arena.used_bytes == 0
+
+
+def test_what_a_disk_that_hangs_may_still_touch_stays_taken_when_the_engine_fails() -> None:
+    garage, store = Garage(), HangingStore(Files())
+    engine = garage.engine("a", store=lambda: store)
+    ask(engine, IDS)
+    fail(engine)
+    assert engine.park(flush_seconds=0) is None
+    assert garage.parked.arena.used_bytes > 0
 
 
 def test_what_others_may_do_to_the_files_meanwhile_is_found_out_by_reading_them_again() -> None:

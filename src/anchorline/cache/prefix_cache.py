@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -27,6 +28,8 @@ from anchorline.cache.stored import StoredIndex
 from anchorline.cache.tree import Match, SegmentTree
 from anchorline.disk.record import SegmentStore
 from anchorline.llama.interface import Capabilities, TokenArray
+
+log = logging.getLogger("anchorline.cache")
 
 PIECE_BYTES_MAX = 128 << 20
 """About the largest export; at memory speed it takes a few hundredths of a second."""
@@ -122,8 +125,15 @@ class PrefixCache:
         self.tree.prune_ghosts()
 
     def discard(self) -> None:
-        """Free all that is kept, held or not. The cache must not be used any more."""
-        self.tree.drop_below(self.tree.root, Absence.EVICTED)
+        """Free all that was taken, held or not. The cache must not be used any more.
+
+        While the disk tier may still touch some of it only what that does not hold is freed.
+        """
+        if self.disk is None or self.disk.store.is_closed:
+            self.storage.free_all()
+        else:
+            log.error("the disk does not answer: what was being written or read stays in RAM until the restart")
+            self.tree.drop_below(self.tree.root, Absence.EVICTED)
 
     # -- reading ------------------------------------------------------------------------------
 
