@@ -10,6 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from anchorline.cache.prefix_cache import PrefixCache
 from anchorline.cli import hosting
 from anchorline.cli.several import ModelHost
 from anchorline.config import EngineConfig, ModelConfig
@@ -53,6 +54,23 @@ def test_rows_that_went_for_another_model_come_back_from_disk(tmp_path: Path) ->
         assert back["disk_n"] > 0
         assert back["cache_n"] >= turns[1]["prompt_tokens"] - GENERATION_PROMPT_TOKENS
         assert back["prompt_n"] <= turns[1]["prompt_n"] + GENERATION_PROMPT_TOKENS
+
+
+def test_a_model_that_does_not_leave_in_order_leaves_nothing_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = ModelHost(settings_of([LLAMA, QWEN], ENGINE))
+    loaded = source.load(LLAMA)
+    cache = loaded.kept._cache
+    assert cache is not None
+    cache.storage.reserve(1000, worth=1.0)
+    monkeypatch.setattr(PrefixCache, "leave_disk", None)
+    with pytest.raises(TypeError):
+        loaded.stop()
+    assert cache.arena.used_bytes == 0
+    assert loaded.free()
+    monkeypatch.undo()
+    again = source.load(LLAMA)
+    again.stop()
+    assert again.free()
 
 
 def metric(client: httpx.Client, name: str) -> float:

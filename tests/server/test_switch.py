@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 import httpx
 import pytest
@@ -105,6 +105,14 @@ class StandInSource:
         return StandInModel(
             make_state(engine, config=ServerConfig(port=0, model_alias=name)), engine, self.log, self.used
         )
+
+
+class Unordered(Exception):
+    """What a model raises that does not end in order."""
+
+    @classmethod
+    def fail(cls) -> NoReturn:
+        raise cls
 
 
 @dataclass
@@ -399,6 +407,24 @@ async def test_a_model_that_a_thread_still_uses_is_freed_at_the_next_switch() ->
         here.source.used.clear()
         await ask(client, "c")
         assert here.source.log[5:] == ["stop b", "free a", "free b", "load c", "loaded c"]
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("broken", [(ModelApp, "close"), (StandInModel, "stop"), (StandInModel, "free")])
+async def test_a_model_that_does_not_end_in_order_is_freed_and_costs_the_others_nothing(
+    broken: tuple[type, str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with several() as here, here.client() as client:
+        await ask(client, "a")
+        kind, step = broken
+        monkeypatch.setattr(kind, step, lambda _self: Unordered.fail())
+        assert await ask(client, "b") == "this is b"
+        monkeypatch.undo()
+        assert await ask(client, "c") == "this is c"
+        assert ("free a" in here.source.log) == (step != "free")
+        assert here.source.log[-4:] == ["stop b", "free b", "load c", "loaded c"]
+    (line,) = [record for record in caplog.records if record.exc_info and record.name == "anchorline.models"]
+    assert "a failed" in line.message
 
 
 @pytest.mark.anyio

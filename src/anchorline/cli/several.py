@@ -113,14 +113,18 @@ class _Kept:
 
     def leave(self, hosted: Hosted) -> None:
         """End the engine and park its cache. What it has to write has --shutdown-timeout for it."""
-        cache = hosted.engine.park(flush_seconds=self.settings.server.shutdown_seconds)
+        try:
+            cache = hosted.engine.park(flush_seconds=self.settings.server.shutdown_seconds)
+        except BaseException:
+            self.forget()
+            raise
         if cache is not None:
             assert self._identity is not None, "it was loaded"
             self._parked.park(self.name, self._identity, cache)
         self._cache = None
 
     def forget(self) -> None:
-        """It was not loaded after all: nobody will use the cache that it was to have."""
+        """Nobody will use its cache any more: it was not loaded after all, or did not leave in order."""
         if self._cache is not None:
             self._cache.discard()
             self._cache = None
