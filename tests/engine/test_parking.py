@@ -11,10 +11,12 @@ import pytest
 
 from anchorline.cache.host import HostArena
 from anchorline.cache.parked import ParkedCaches
+from anchorline.cache.pins import PinKind
 from anchorline.cache.prefix_cache import PrefixCache
-from anchorline.cache.prompt import PinWish
+from anchorline.cache.prompt import DEFAULT_TENANT, PinWish
 from anchorline.config import EngineConfig
 from anchorline.engine.caches import take_or_make_cache
+from anchorline.engine.commands import ListPins
 from anchorline.engine.engine import Engine, OpenStore
 from anchorline.engine.loop import EngineLoop
 from anchorline.engine.request import CallReport
@@ -229,7 +231,10 @@ def test_pins_of_all_models_share_one_budget(fork_bytes: int) -> None:
     other = garage.engine("b", runtime)
     stats = other.fresh_stats().result()
     assert stats.host_budget_bytes == CONFIG.cache_ram_bytes - fork_bytes
-    assert stats.pin_budget_bytes == stats.host_budget_bytes // 2 - pinned
+    assert stats.pin_budget_bytes == stats.host_budget_bytes // 2
+    assert stats.parked_pinned_bytes == pinned
+    listed = other.ask(ListPins(tenant=DEFAULT_TENANT)).result()
+    assert (listed.pins, listed.pinned_bytes, listed.parked_bytes) == ((), 0, pinned)
     other.close()
 
 
@@ -242,9 +247,13 @@ def test_pins_whose_time_is_over_leave_the_budget_to_others() -> None:
         assert cache is not None
         return cache
 
-    first, whole = cache_of("a"), cache_of("b").pins.limit_bytes
+    first = cache_of("a")
     save(first, replace(make_prompt(IDS), pin_wishes=(PinWish(position=len(IDS), ttl_seconds=300),)))
     parked.park("a", b"", first)
-    assert cache_of("b").pins.limit_bytes < whole
+    second = cache_of("b")
+    whole = second.pins.limit_bytes
+    assert second.pins.room_bytes(PinKind.HEAD) == whole - parked.pinned_bytes < whole
     seconds.append(301)
-    assert cache_of("b").pins.limit_bytes == whole
+    second.expire_pins()
+    assert parked.pinned_bytes == 0
+    assert second.pins.room_bytes(PinKind.HEAD) == whole

@@ -9,10 +9,13 @@ from pathlib import Path
 
 import httpx
 import pytest
+from click.testing import CliRunner
 
 from anchorline.cache.prefix_cache import PrefixCache
 from anchorline.cli import hosting
+from anchorline.cli.main import cli
 from anchorline.cli.several import ModelHost
+from anchorline.cli.values import format_size
 from anchorline.config import EngineConfig, ModelConfig
 from anchorline.errors import ModelError
 from anchorline.llama import testmodel
@@ -71,6 +74,17 @@ def test_a_model_that_does_not_leave_in_order_leaves_nothing_in_memory(monkeypat
     again = source.load(LLAMA)
     again.stop()
     assert again.free()
+
+
+def test_what_other_models_have_pinned_is_told() -> None:
+    with serving_several([LLAMA, QWEN], ENGINE) as client:
+        head = [{"role": "system", "content": "You help. " * 20}]
+        pinned = client.post("/cache/anchors", json={"model": LLAMA, "messages": head}).json()["bytes"]
+        listed = client.get("/cache/anchors", params={"model": QWEN}).json()
+        assert listed["parked_pinned_bytes"] == pinned == metric(client, "parked_pinned_bytes")
+        assert client.get("/cache").json()["parked_pinned_bytes"] == pinned
+        shown = CliRunner().invoke(cli, ["cache", "ls", "--url", str(client.base_url)])
+        assert shown.output.endswith(f" pinned, {format_size(pinned)} for other models\n")
 
 
 def metric(client: httpx.Client, name: str) -> float:

@@ -16,7 +16,7 @@ from anchorline.cache.disk import DiskTier
 from anchorline.cache.host import HostArena
 from anchorline.cache.loading import Load
 from anchorline.cache.pinning import Pinning
-from anchorline.cache.pins import Pins
+from anchorline.cache.pins import NO_PINS, OtherPins, Pins
 from anchorline.cache.policy import KeepValue, cost_aware
 from anchorline.cache.prompt import Owners, Prompt
 from anchorline.cache.retention import thin_states
@@ -68,11 +68,12 @@ class PrefixCache:
         clock: Callable[[], float],
         keep_value: KeepValue = cost_aware,
         drop_parked: GiveUp = nothing_parked,
+        other_pins: OtherPins = NO_PINS,
     ) -> None:
         """``bytes_per_token`` is an estimate that bounds pieces; what is kept is counted as it is.
 
         ``clock`` is monotonic; pins expire by it. ``keep_value`` is the policy: what goes first when room is needed,
-        once ``drop_parked`` gives up nothing more of what other caches keep in ``arena``.
+        once ``drop_parked`` gives up nothing more of what other caches keep in ``arena``. ``other_pins`` are theirs.
         """
         self.tree = SegmentTree(splitting=not exact, stateful=capabilities.has_state)
         self.storage = HostStorage(
@@ -84,6 +85,7 @@ class PrefixCache:
             limit_bytes=min(pin_budget_bytes, self.arena.budget_bytes),
             limit=max_pins,
             worth=lambda segment: self.storage.worth([segment]),
+            others=other_pins,
         )
         self.pinning = Pinning(
             tree=self.tree,
@@ -191,8 +193,9 @@ class PrefixCache:
             self.disk.step()
 
     def expire_pins(self) -> None:
-        """End the pins whose time is over; costs next to nothing while there are none."""
+        """End the pins whose time is over, here and in other caches; costs next to nothing while there are none."""
         self.pins.expire(self._clock())
+        self.pins.others.expire()
 
     def reject(self, segment: Segment) -> None:
         """Forget the rows of ``segment`` and below: a restore of it was refused."""

@@ -59,6 +59,7 @@ class WarmedAnchor(Anchor, frozen=True, kw_only=True):
 class AnchorList(msgspec.Struct, frozen=True, kw_only=True):
     data: list[Anchor]
     pinned_bytes: Size
+    parked_pinned_bytes: Size = 0
     pin_budget_bytes: Size
 
 
@@ -170,7 +171,8 @@ def ls(*, client: Client, as_json: bool, cache_disk: Path | None, namespace: str
     listed = _answered(AnchorList, answer, client)
     _show(answer, as_json=as_json, table=_anchor_table(listed.data))
     if not as_json:
-        click.echo(f"{format_size(listed.pinned_bytes)} of {format_size(listed.pin_budget_bytes)} pinned")
+        parked = f", {format_size(listed.parked_pinned_bytes)} for other models" if listed.parked_pinned_bytes else ""
+        click.echo(f"{format_size(listed.pinned_bytes)} of {format_size(listed.pin_budget_bytes)} pinned{parked}")
 
 
 @cache_group.command("pin", cls=SuggestingCommand)

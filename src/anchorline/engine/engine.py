@@ -367,6 +367,7 @@ class Engine:
             host_state_bytes=cache.tree.state_bytes,
             pin_budget_bytes=cache.pins.limit_bytes,
             pinned_bytes=cache.pins.pinned_bytes,
+            parked_pinned_bytes=cache.pins.others.pinned_bytes,
             pins=len(cache.pins),
             pins_ended=cache.pins.ended.copy(),
             pins_refused=cache.pins.refused.copy(),

@@ -51,6 +51,8 @@ class EngineStats:
     """Part of ``host_used_bytes``; the rest is rows."""
     pin_budget_bytes: int = 0
     pinned_bytes: int = 0
+    parked_pinned_bytes: int = 0
+    """What pins of models hold that are not loaded; within the same budget."""
     pins: int = 0
     pins_ended: Counter[str] = field(default_factory=Counter)
     """Pins that are gone, by reason (``PinEnd``). A copy."""

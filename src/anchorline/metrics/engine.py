@@ -49,6 +49,7 @@ _GAUGES = (
     _Declared("disk_indexed", "disk.indexed", "1 once all that was on disk at the start is known."),
     _Declared("pin_budget_bytes", "pin_budget_bytes", "Bytes that pins may hold (--pin-budget)."),
     _Declared("pinned_bytes", "pinned_bytes", "Bytes of pinned segments."),
+    _Declared("parked_pinned_bytes", "parked_pinned_bytes", "Bytes pinned of models that are not loaded."),
     _Declared("pins", "pins", "Pins held."),
 )
 _COUNTERS = (
