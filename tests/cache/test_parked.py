@@ -15,7 +15,7 @@ from anchorline.cache.classes import CallClass
 from anchorline.cache.host import HostArena
 from anchorline.cache.parked import ParkedCaches
 from anchorline.cache.pinning import AnchorOrder
-from anchorline.cache.pins import PinRefusal
+from anchorline.cache.pins import PinEnd, PinRefusal
 from anchorline.cache.prefix_cache import PrefixCache
 from anchorline.cache.prompt import PinWish, Prompt
 from anchorline.errors import Conflict
@@ -107,6 +107,7 @@ def test_pins_of_a_parked_cache_end_when_their_time_is_over() -> None:
     while parked.drop_next():
         pass
     assert parked.arena.used_bytes == parked.pinned_bytes == 0
+    assert parked.ended == {PinEnd.EXPIRED: 1}
 
 
 def wishing(length: int) -> Prompt:
@@ -135,6 +136,7 @@ def test_heads_of_parked_caches_give_way_to_those_of_the_one_in_use_the_oldest_f
     assert [len(cache.pins) for cache in (early, late, used)] == [0, 1, 1]
     assert parked.pinned_bytes == 400 * BYTES_PER_TOKEN
     assert [line for line in caplog.messages if "early, which is not loaded" in line]
+    assert parked.ended == {PinEnd.GAVE_WAY: 1}
     while parked.drop_next():
         pass
     assert (restorable(early, conversation(1, 400, 500)), restorable(late, conversation(1, 400, 500))) == (0, 400)

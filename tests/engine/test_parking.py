@@ -11,7 +11,7 @@ import pytest
 
 from anchorline.cache.host import HostArena
 from anchorline.cache.parked import ParkedCaches
-from anchorline.cache.pins import PinKind
+from anchorline.cache.pins import PinEnd, PinKind
 from anchorline.cache.prefix_cache import PrefixCache
 from anchorline.cache.prompt import DEFAULT_TENANT, PinWish
 from anchorline.config import EngineConfig
@@ -202,6 +202,7 @@ def test_what_others_may_do_to_the_files_meanwhile_is_found_out_by_reading_them_
     cache = first.park(flush_seconds=1)
     assert cache is not None
     assert files.kept
+    assert first.stats().disk.store.written_records == len(files.kept), "figures are those of the very end"
     assert not any(node.stored for node in cache.tree), "another model may collect them"
     garage.parked.park("a", b"", cache)
     while garage.parked.drop_next():
@@ -256,4 +257,7 @@ def test_pins_whose_time_is_over_leave_the_budget_to_others() -> None:
     seconds.append(301)
     second.expire_pins()
     assert parked.pinned_bytes == 0
+    engine = Engine(FakeRuntime(), CONFIG, clock=time.monotonic, open_cache=lambda *_: second)
+    assert engine.stats().parked_pins_ended == {PinEnd.EXPIRED: 1}
+    engine.close()
     assert second.pins.room_bytes(PinKind.HEAD) == whole

@@ -87,6 +87,28 @@ def test_what_other_models_have_pinned_is_told() -> None:
         assert shown.output.endswith(f" pinned, {format_size(pinned)} for other models\n")
 
 
+def test_counters_go_on_over_loads_and_the_bytes_in_ram_count_when_none_is_loaded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with serving_several([LLAMA, QWEN], ENGINE) as client:
+        mine, others = Conversation(client, LLAMA), Conversation(client, QWEN)
+        turns = [conversation.turn() for conversation in (mine, others, mine)]
+        decoded = sum(turn["prompt_n"] + turn["predicted_n"] - 1 for turn in turns)
+
+        def refuse(config: ModelConfig) -> Model:
+            raise ModelError("there is no memory for it")
+
+        monkeypatch.setattr(hosting, "load_model", refuse)
+        with pytest.raises(AssertionError, match="no memory"):
+            others.turn()
+        assert "loading" not in client.get("/health").json()["models"].values()
+        assert "loaded" not in client.get("/health").json()["models"].values()
+        assert metric(client, "host_used_bytes") > 0
+        assert metric(client, "host_budget_bytes") == ENGINE.cache_ram_bytes
+        assert metric(client, "saved_segments_total") >= len(turns)
+        assert metric(client, "decoded_tokens_total") == decoded
+
+
 def metric(client: httpx.Client, name: str) -> float:
     line = next(line for line in client.get("/metrics").text.splitlines() if line.startswith(f"anchorline_{name} "))
     return float(line.split()[1])

@@ -10,6 +10,9 @@ there stays until the pin's time is over, or a pin of the cache in use needs its
 from __future__ import annotations
 
 import logging
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from anchorline.cache.eviction import Victims
@@ -33,7 +36,7 @@ class _Parked:
         self.note_pins()
 
     def note_pins(self) -> None:
-        """Some have ended."""
+        """Pins have ended."""
         self.victims = self.cache.storage.victims()
         self.pinned_bytes = self.cache.pins.pinned_bytes
 
@@ -48,11 +51,17 @@ class ParkedCaches:
         self.arena = arena
         self._parked: dict[str, _Parked] = {}
         """By model, the one that was left longest ago first."""
+        self._ended: Counter[str] = Counter()
 
     @property
     def pinned_bytes(self) -> int:
-        """What pins hold of the parked caches."""
-        return sum(parked.pinned_bytes for parked in self._parked.values())
+        """What pins hold of the parked caches; for any thread."""
+        return sum(parked.pinned_bytes for parked in tuple(self._parked.values()))
+
+    @property
+    def ended(self) -> Counter[str]:
+        """Pins that ended while their cache was parked, by PinEnd."""
+        return self._ended
 
     def park(self, model: str, identity: bytes, cache: PrefixCache) -> None:
         """Keep the cache that ``model`` leaves. ``identity`` says what its bytes mean; nothing of it may be leased."""
@@ -73,11 +82,8 @@ class ParkedCaches:
     def expire(self) -> None:
         """End the pins whose time is over; what they held may go."""
         for parked in self._parked.values():
-            pins = parked.cache.pins
-            before = pins.changes
-            pins.expire(parked.cache.pinning.clock())
-            if pins.changes != before:
-                parked.note_pins()
+            with self._noting_ends(parked):
+                parked.cache.pins.expire(parked.cache.pinning.clock())
 
     def firm_bytes(self, kind: PinKind) -> int:
         self.expire()
@@ -92,10 +98,19 @@ class ParkedCaches:
         if not weak:
             return False
         pin, model, parked = min(weak, key=lambda each: (each[0].kind.rank, each[0].used_seconds))
-        parked.cache.pins.give_way(pin)
-        parked.note_pins()
+        with self._noting_ends(parked):
+            parked.cache.pins.give_way(pin)
         log.info("a pin of %s, which is not loaded, gave way: %s", model, describe(pin))
         return True
+
+    @contextmanager
+    def _noting_ends(self, parked: _Parked) -> Iterator[None]:
+        """Take note of pins that end inside."""
+        before = parked.cache.pins.ended.copy()
+        yield
+        if ended := parked.cache.pins.ended - before:
+            self._ended += ended
+            parked.note_pins()
 
     def drop_next(self) -> bool:
         """Give up the least valuable thing of the cache that was left longest ago; False when nothing may go."""

@@ -130,6 +130,10 @@ class OtherPins(Protocol):
     def pinned_bytes(self) -> int:
         """What they hold."""
 
+    @property
+    def ended(self) -> Counter[str]:
+        """Those that are gone, by PinEnd; only grows."""
+
     def expire(self) -> None:
         """End those whose time is over."""
 
@@ -144,6 +148,7 @@ class _NoPins:
     """Implements ``OtherPins`` where there are no other caches."""
 
     pinned_bytes = 0
+    ended: Counter[str] = Counter()  # noqa: RUF012  (stays empty)
 
     def expire(self) -> None: ...
 

@@ -215,6 +215,7 @@ class Engine:
             self._cache.discard()
             return None
         self._hear_out(EngineFailure(_ENDED))  # the store has told more since the thread ended
+        self._stats = self._snapshot()
         self._cache.leave_disk()
         return self._cache
 
@@ -370,6 +371,7 @@ class Engine:
             parked_pinned_bytes=cache.pins.others.pinned_bytes,
             pins=len(cache.pins),
             pins_ended=cache.pins.ended.copy(),
+            parked_pins_ended=cache.pins.others.ended.copy(),
             pins_refused=cache.pins.refused.copy(),
             cache=cache.counters.copy(),
             disk=DiskStats() if cache.disk is None else cache.disk.stats(),

@@ -56,6 +56,8 @@ class EngineStats:
     pins: int = 0
     pins_ended: Counter[str] = field(default_factory=Counter)
     """Pins that are gone, by reason (``PinEnd``). A copy."""
+    parked_pins_ended: Counter[str] = field(default_factory=Counter)
+    """The same of models that were not loaded then. A copy."""
     pins_refused: Counter[str] = field(default_factory=Counter)
     """Pins that were not made, by reason (``PinRefusal``). A copy."""
     cache: CacheCounters = field(default_factory=CacheCounters)
@@ -79,6 +81,10 @@ class EngineStats:
             decoded_tokens=0,
             preemptions=0,
         )
+
+    @property
+    def all_pins_ended(self) -> Counter[str]:
+        return self.pins_ended + self.parked_pins_ended
 
     @property
     def host_tokens(self) -> int:

@@ -57,6 +57,9 @@ class ModelSource(Protocol):
     @property
     def names(self) -> Sequence[str]: ...
 
+    def stats(self) -> EngineStats:
+        """The gauges while none is loaded. Does not take long; for any thread."""
+
     def check(self, name: str) -> None:
         """Raises AnchorlineError when it is plain that it cannot be loaded."""
 
@@ -175,9 +178,9 @@ class ModelSwitch:
         return len(self._waiting)
 
     def stats(self) -> EngineStats:
-        """Those of the loaded model; for any thread."""
+        """The gauges of the loaded model, or of none; for any thread."""
         loaded = self._loaded
-        return EngineStats.of_none() if loaded is None else loaded.hosted.state.engine.stats()
+        return self.source.stats() if loaded is None else loaded.hosted.state.engine.stats()
 
     # -- turns --------------------------------------------------------------------------------
 
