@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import sys
 import threading
 import tracemalloc
@@ -504,7 +505,10 @@ async def test_a_stream_says_that_it_waits_for_its_model(path: str) -> None:
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("path", STREAMED)
-async def test_a_stream_that_has_begun_hears_in_an_event_that_its_model_cannot_be_loaded(path: str) -> None:
+async def test_a_stream_that_has_begun_hears_in_an_event_that_its_model_cannot_be_loaded(
+    path: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="anchorline.request")
     async with several(StandInSource(damaged={"a"})) as here:
         here.source.may_load.clear()
         call = streamed(path)
@@ -516,11 +520,16 @@ async def test_a_stream_that_has_begun_hears_in_an_event_that_its_model_cannot_b
         said = json.loads(event.partition(b"data: ")[2])
         assert event.startswith(b"data: " if path.endswith("completions") else b"event: error\ndata: ")
         assert said.get("type") == (None if path.endswith("completions") else "error")
+        (line,) = [record.message for record in caplog.records if record.name == "anchorline.request"]
+        assert f"path={path} status=503 code=engine_failure" in line
         assert not call.sent[-1]["more_body"]
 
 
 @pytest.mark.anyio
-async def test_a_request_that_the_model_refuses_after_the_wait_is_refused_in_an_event() -> None:
+async def test_a_request_that_the_model_refuses_after_the_wait_is_refused_in_an_event(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, logger="anchorline.request")
     async with several() as here:
         here.source.may_load.clear()
         call = AsgiCall("POST", "/v1/chat/completions", b'{"model": "a", "stream": true, "messages": 3}')
@@ -530,6 +539,9 @@ async def test_a_request_that_the_model_refuses_after_the_wait_is_refused_in_an_
         event = call.body_parts[-1]
         assert event.startswith(b"data: ")
         assert json.loads(event.removeprefix(b"data: "))["error"]["param"] == "messages"
+        (line,) = [record.message for record in caplog.records if record.name == "anchorline.request"]
+        assert "status=400" in line
+        assert "field=messages" in line
         assert [message["type"] for message in call.sent].count("http.response.start") == 1
 
 

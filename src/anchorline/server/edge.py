@@ -16,8 +16,7 @@ from anchorline.api.errors import ApiError, api_error
 from anchorline.api.messages_errors import speaks_messages
 from anchorline.errors import AnchorlineError
 from anchorline.metrics.metrics import Metrics
-from anchorline.server.log import error_line
-from anchorline.server.log import logger as request_logger
+from anchorline.server.log import log_error
 from anchorline.server.responses import INTERNAL_ERROR, REQUEST_ID, SHUTTING_DOWN, error_response
 
 logger = logging.getLogger("anchorline.server")
@@ -92,6 +91,5 @@ async def on_client_disconnect(request: Request, error: Exception) -> Response:
 
 
 def _answer(request: Request, error: ApiError) -> Response:
-    request_id = request.scope.get("anchorline.id")
-    request_logger.info(error_line(error, method=request.method, path=request.url.path, request_id=request_id))
+    log_error(error, request.scope)
     return error_response(error, request.scope)

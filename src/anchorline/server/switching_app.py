@@ -31,6 +31,7 @@ from anchorline.server.caller import is_admitted
 from anchorline.server.early_stream import EarlyStream
 from anchorline.server.generate import Endpoint
 from anchorline.server.leaving import left
+from anchorline.server.log import log_error
 from anchorline.server.responses import failure, json_response
 from anchorline.server.routes import engine_health, speaks_anthropic
 from anchorline.server.state import PING_SECONDS
@@ -145,8 +146,10 @@ class Dispatch:
         except BaseException as error:
             if not stream.takes_error:
                 raise
+            told = failure(error)
+            log_error(told, scope)
             with suppress(OSError):  # the client has left, too
-                await stream.fail(failure(error))
+                await stream.fail(told)
             if not isinstance(error, AnchorlineError):
                 raise
 
