@@ -247,7 +247,9 @@ async def test_a_model_that_is_not_there_is_named_with_those_that_are() -> None:
             assert (body["error"]["code"], body["error"]["param"]) == ("model_not_found", "model")
         for body in (messages, *said.values()):
             assert body["error"]["message"] == "the model 'claude' is not served; there are a, b, c"
-        assert (await client.get("/v1/models/claude")).status_code == 404
+        assert (await client.get("/v1/models/claude")).json()["error"]["code"] == "model_not_found"
+        anthropic = await client.get("/v1/models/claude", headers={"anthropic-version": "2023-06-01"})
+        assert (anthropic.status_code, anthropic.json()["error"]["type"]) == (404, "not_found_error")
         assert here.source.log == []
 
 

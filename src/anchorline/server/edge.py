@@ -13,11 +13,10 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from anchorline.api.errors import ApiError, api_error
-from anchorline.api.messages_errors import speaks_messages
 from anchorline.errors import AnchorlineError
 from anchorline.metrics.metrics import Metrics
 from anchorline.server.log import log_error
-from anchorline.server.responses import INTERNAL_ERROR, REQUEST_ID, SHUTTING_DOWN, error_response
+from anchorline.server.responses import INTERNAL_ERROR, REQUEST_ID, SHUTTING_DOWN, error_response, speaks_anthropic
 
 logger = logging.getLogger("anchorline.server")
 
@@ -39,7 +38,7 @@ class Edge:
             await self._app(scope, receive, send)
             return
         status: int | None = None
-        if speaks_messages(scope["path"]):
+        if speaks_anthropic(scope):
             scope[REQUEST_ID] = f"req_{self._new_id()}"
 
         async def send_noting_status(message: Message) -> None:

@@ -32,8 +32,8 @@ from anchorline.server.early_stream import EarlyStream
 from anchorline.server.generate import Endpoint
 from anchorline.server.leaving import left
 from anchorline.server.log import log_error
-from anchorline.server.responses import failure, json_response
-from anchorline.server.routes import engine_health, speaks_anthropic
+from anchorline.server.responses import failure, json_response, speaks_anthropic
+from anchorline.server.routes import engine_health
 from anchorline.server.state import PING_SECONDS
 from anchorline.server.switch import Lease, ModelSwitch
 
@@ -101,12 +101,12 @@ class SwitchRoutes:
         return json_response({"status": "ok", **detail})
 
     async def models(self, request: Request) -> Response:
-        shown = listed_anthropic_models if speaks_anthropic(request) else listed_models
+        shown = listed_anthropic_models if speaks_anthropic(request.scope) else listed_models
         return json_response(shown(self._listed()))
 
     async def model(self, request: Request) -> Response:
         name = self._switch.name_of(request.path_params["name"])
-        shown = listed_anthropic_model if speaks_anthropic(request) else listed_model
+        shown = listed_anthropic_model if speaks_anthropic(request.scope) else listed_model
         return json_response(next(shown(listed) for listed in self._listed() if listed.name == name))
 
     async def metrics(self, request: Request) -> Response:
