@@ -62,9 +62,14 @@ class ServerProcess:
         self._settled.wait()
         if self.url is None:
             code = self._process.wait()
-            said = "\n".join(self.lines) or "(it said nothing)"
-            raise ServerFailed(f"the server ended with code {code} before it listened:\n{said}")
+            raise ServerFailed(f"the server ended with code {code} before it listened:{self._last_words()}")
         return self.url
+
+    def _last_words(self) -> str:
+        """The error that a server of ours ends with; of what ended otherwise all that it said."""
+        if self.lines and self.lines[-1].startswith("Error: "):
+            return " " + self.lines[-1].removeprefix("Error: ")
+        return "\n" + ("\n".join(self.lines) or "(it said nothing)")
 
     def stop(self) -> int:
         """Ask the child to end (SIGTERM), kill it when it does not; returns its exit code. Idempotent."""

@@ -20,12 +20,13 @@ from anchorline.bench.client import CallFailed, Client, told_as
 from anchorline.bench.foreign_json import Kind, told
 from anchorline.bench.reported import Count
 from anchorline.cli.cache_disk import DISK_COMMANDS, DISK_HELP, list_disk
-from anchorline.cli.suggest import Refusal, SuggestingCommand, SuggestingGroup
+from anchorline.cli.suggest import SuggestingCommand, SuggestingGroup
 from anchorline.cli.tables import plain_console, show_table
 from anchorline.cli.values import format_size
 from anchorline.cli.warm_file import read_prefixes
 from anchorline.config import ServerConfig
 from anchorline.limits import Limits
+from anchorline.refusal import Refusal
 from anchorline.terminal import printable
 
 DEFAULT_URL = f"http://{ServerConfig().host}:{ServerConfig().port}"
