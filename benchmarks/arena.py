@@ -26,6 +26,7 @@ from anchorline.config import ContextConfig, ModelConfig
 from anchorline.llama.model import load_model
 from anchorline.llama.runtime import LlamaRuntime
 from anchorline.machine import physical_cores
+from anchorline.refusal import RefusingCommand
 
 GB = 1e9
 ARENA_BYTES = 2 << 30
@@ -67,7 +68,7 @@ def restore(runtime: LlamaRuntime, rows: memoryview, *, tokens: int) -> float:
     return rows.nbytes / seconds / GB
 
 
-@click.command()
+@click.command(cls=RefusingCommand)
 @click.option("--model", default="smollm2", show_default=True, help="A GGUF file or 'smollm2'.")
 @click.option("--layers", type=click.IntRange(1), default=None, help="Keep only this many layers of the model.")
 @click.option("--tokens", type=click.IntRange(256), default=4096, show_default=True, help="Length of the sequence.")

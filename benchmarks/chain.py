@@ -44,6 +44,7 @@ from anchorline.llama.interface import TokenArray
 from anchorline.llama.model import load_model
 from anchorline.llama.runtime import LlamaRuntime
 from anchorline.machine import physical_cores
+from anchorline.refusal import RefusingCommand
 
 HEAD_SHARE = 16
 """The head takes this part of the tokens, as 8K of 128K."""
@@ -178,7 +179,7 @@ def make_cache(runtime: LlamaRuntime, *, tokens: int) -> PrefixCache:
     )
 
 
-@click.command()
+@click.command(cls=RefusingCommand)
 @click.option("--model", default="test:llama", show_default=True, help="test:ARCH, a GGUF file or 'smollm2'.")
 @click.option("--layers", type=click.IntRange(1), default=None, help="Keep only this many layers of a file's model.")
 @click.option("--tokens", type=click.IntRange(4096), default=131_072, show_default=True, help="Length of the chain.")

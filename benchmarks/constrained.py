@@ -31,6 +31,7 @@ from anchorline.llama.interface import SamplingParams, TokenArray, TokenConstrai
 from anchorline.llama.model import Model, load_model
 from anchorline.llama.runtime import LlamaRuntime
 from anchorline.machine import physical_cores
+from anchorline.refusal import RefusingCommand
 from decode_step import CONTEXT_TOKENS, SAMPLINGS, engine_ms, in_pairs
 
 PROMPT = "<|im_start|>user\nList people with age, town and hobbies as JSON.<|im_end|>\n<|im_start|>assistant\n"
@@ -77,7 +78,7 @@ def measure(
     )
 
 
-@click.command()
+@click.command(cls=RefusingCommand)
 @click.option("--model", default="smollm2", show_default=True, help="A GGUF file or 'smollm2'.")
 @click.option("--layers", type=click.IntRange(1), default=None, help="Keep only this many layers of the model.")
 @click.option("--tokens", type=click.IntRange(2), default=96, show_default=True, help="Tokens of one generation.")

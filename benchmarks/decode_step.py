@@ -36,6 +36,7 @@ from anchorline.llama.model import Model, load_model
 from anchorline.llama.runtime import LlamaRuntime
 from anchorline.llama.sampler import build_chain
 from anchorline.machine import physical_cores
+from anchorline.refusal import RefusingCommand
 
 CONTEXT_TOKENS = 4096
 SAMPLINGS = {
@@ -167,7 +168,7 @@ def in_pairs(one: Callable[[int], float], other: Callable[[int], float], *, roun
     return pairs[1:]
 
 
-@click.command()
+@click.command(cls=RefusingCommand)
 @click.option("--model", default="smollm2", show_default=True, help="A GGUF file or 'smollm2'.")
 @click.option("--layers", type=click.IntRange(1), default=None, help="Keep only this many layers of the model.")
 @click.option("--tokens", type=click.IntRange(2), default=64, show_default=True, help="Tokens of one generation.")

@@ -22,6 +22,7 @@ import click
 from anchorline.bench.client import Answer, Client
 from anchorline.bench.process import ServerProcess, start_anchorline
 from anchorline.bench.warm_turn import Conversation
+from anchorline.refusal import RefusingCommand
 
 
 @contextmanager
@@ -53,7 +54,7 @@ def line(kind: str, turns: list[Answer]) -> str:
     return f"{kind:10} TTFT {ttft:9.1f} ms, {tokens}; {parts}"
 
 
-@click.command()
+@click.command(cls=RefusingCommand)
 @click.option("--model", default="smollm2", show_default=True)
 @click.option("--anchor-tokens", type=click.IntRange(100), default=8500, show_default=True)
 @click.option("--rounds", type=click.IntRange(1), default=3, show_default=True, help="Restarts.")

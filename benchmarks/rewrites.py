@@ -20,6 +20,7 @@ import click
 from anchorline.bench import agent
 from anchorline.bench.client import Client
 from anchorline.bench.process import start_anchorline
+from anchorline.refusal import RefusingCommand
 
 CONTEXT_TOKENS = 65536
 QUESTIONS = 4
@@ -108,7 +109,7 @@ def measure(case: Case, model: str, folder: Path) -> tuple[int, int]:
     return sum(answer.prompt_tokens for answer in answers), sum(answer.prefilled_tokens for answer in answers)
 
 
-@click.command()
+@click.command(cls=RefusingCommand)
 @click.option("--model", default="test:llama", show_default=True, help="As for 'anchorline serve'.")
 def main(*, model: str) -> None:
     """Count what each rewrite spares, a line each."""

@@ -24,6 +24,7 @@ import click
 from anchorline.bench import agent
 from anchorline.bench.client import CHAT_PATH, Client
 from anchorline.bench.process import start_anchorline
+from anchorline.refusal import RefusingCommand
 
 CONTEXT_TOKENS = 65536
 SETTLE_SECONDS = 0.5
@@ -85,7 +86,7 @@ def rules(path: Path) -> Path:
     return path
 
 
-@click.command()
+@click.command(cls=RefusingCommand)
 @click.option("--model", default="test:llama", show_default=True, help="A test:ARCH model.")
 @click.option("--tools", default="0,0.5,5", show_default=True, help="Seconds that the tools take.")
 @click.option("--rounds", type=click.IntRange(1), default=9, show_default=True, help="Pairs for each of them.")

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Literal
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from anchorline.cache.classes import CallClass
 from anchorline.cache.host import HostArena
 from anchorline.cache.parked import ParkedCaches
+from anchorline.cache.pinning import AnchorOrder
+from anchorline.cache.pins import PinEnd, PinRefusal
 from anchorline.cache.prefix_cache import PrefixCache
 from anchorline.cache.prompt import PinWish, Prompt
+from anchorline.errors import Conflict
+from anchorline.llama.interface import MemoryKind
 from tests.cache.test_prefix_cache import BYTES_PER_TOKEN, conversation, make_cache, save
 
 BUDGET_TOKENS = 2000
@@ -21,9 +29,9 @@ def parked_caches(tokens: int = BUDGET_TOKENS) -> ParkedCaches:
     return ParkedCaches(HostArena(tokens * BYTES_PER_TOKEN))
 
 
-def beside(parked: ParkedCaches) -> PrefixCache:
-    """A new cache in the arena of ``parked``."""
-    return make_cache(BUDGET_TOKENS, arena=parked.arena, drop_parked=parked.drop_next)
+def beside(parked: ParkedCaches, *, clock: Callable[[], float] = lambda: 0.0) -> PrefixCache:
+    """A new cache in the arena of ``parked``, and within its pin budget: half of it."""
+    return make_cache(BUDGET_TOKENS, arena=parked.arena, drop_parked=parked.drop_next, other_pins=parked, clock=clock)
 
 
 def plain(name: int, length: int) -> Prompt:
@@ -90,7 +98,7 @@ def test_pins_of_a_parked_cache_stay() -> None:
 def test_pins_of_a_parked_cache_end_when_their_time_is_over() -> None:
     seconds = [0.0]
     parked = parked_caches()
-    pinned = make_cache(BUDGET_TOKENS, arena=parked.arena, drop_parked=parked.drop_next, clock=lambda: seconds[-1])
+    pinned = beside(parked, clock=lambda: seconds[-1])
     prompt = replace(conversation(1, 500, 900, pin=False), pin_wishes=(PinWish(position=900, ttl_seconds=300),))
     save(pinned, prompt)
     parked.park("a", b"", pinned)
@@ -99,6 +107,97 @@ def test_pins_of_a_parked_cache_end_when_their_time_is_over() -> None:
     while parked.drop_next():
         pass
     assert parked.arena.used_bytes == parked.pinned_bytes == 0
+    assert parked.ended == {PinEnd.EXPIRED: 1}
+
+
+def wishing(length: int) -> Prompt:
+    return replace(conversation(1, 0, length, pin=False), pin_wishes=(PinWish(position=length, ttl_seconds=300),))
+
+
+def pin_by_hand(cache: PrefixCache, length: int) -> None:
+    save(cache, plain(1, length))
+    assert cache.pinning.pin_anchor(AnchorOrder(prompt=plain(1, length), position=length, name=None, ttl_seconds=None))
+
+
+def test_heads_of_parked_caches_give_way_to_those_of_the_one_in_use_the_oldest_first(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    seconds = [0.0]
+    parked = parked_caches()
+    early, late = (beside(parked, clock=lambda: seconds[-1]) for _ in range(2))
+    for cache in (early, late):
+        save(cache, conversation(1, 400, 500))
+        seconds.append(seconds[-1] + 1)
+    parked.park("late", b"", late)
+    parked.park("early", b"", early)
+    used = beside(parked)
+    save(used, conversation(1, 500, 600))
+    assert [len(cache.pins) for cache in (early, late, used)] == [0, 1, 1]
+    assert parked.pinned_bytes == 400 * BYTES_PER_TOKEN
+    assert [line for line in caplog.messages if "early, which is not loaded" in line]
+    assert parked.ended == {PinEnd.GAVE_WAY: 1}
+    while parked.drop_next():
+        pass
+    assert (restorable(early, conversation(1, 400, 500)), restorable(late, conversation(1, 400, 500))) == (0, 400)
+
+
+def test_no_more_of_them_go_than_have_to() -> None:
+    parked = parked_caches()
+    cache, used = beside(parked), beside(parked)
+    save(cache, conversation(1, 400, 500))
+    parked.park("a", b"", cache)
+    save(used, conversation(1, 600, 700))
+    assert [len(cache.pins) for cache in (cache, used)] == [1, 1]
+
+
+def test_explicit_pins_of_parked_caches_give_way_to_nothing() -> None:
+    parked = parked_caches()
+    cache, used = beside(parked), beside(parked)
+    pin_by_hand(cache, 960)
+    parked.park("a", b"", cache)
+    save(used, conversation(1, 500, 600))
+    assert used.pins.refused == {PinRefusal.OVER_BUDGET: 1}
+    save(used, wishing(500))
+    assert used.pins.refused == {PinRefusal.OVER_BUDGET: 2}
+    with pytest.raises(Conflict, match=f"{960 * BYTES_PER_TOKEN} of them for models that are not loaded") as error:
+        pin_by_hand(used, 500)
+    assert error.value.details["pinned_bytes"] == 960 * BYTES_PER_TOKEN
+    with pytest.raises(Conflict):
+        used.pinning.pin_anchor(AnchorOrder(prompt=plain(2, 500), position=500, name=None, ttl_seconds=None))
+    assert (len(cache.pins), len(used.pins)) == (1, 0)
+
+
+def test_beside_explicit_pins_of_parked_caches_the_beginning_of_a_head_is_pinned() -> None:
+    parked = parked_caches()
+    cache, used = beside(parked), beside(parked)
+    pin_by_hand(cache, 700)
+    parked.park("a", b"", cache)
+    save(used, conversation(1, 500, 600))
+    assert 0 < used.pins.pinned_bytes <= 300 * BYTES_PER_TOKEN
+
+
+def test_what_calls_wished_for_gives_way_to_wishes_and_explicit_pins_alone() -> None:
+    parked = parked_caches()
+    cache, used = beside(parked), beside(parked)
+    save(cache, wishing(960))
+    parked.park("a", b"", cache)
+    save(used, conversation(1, 500, 600))
+    assert used.pins.refused == {PinRefusal.OVER_BUDGET: 1}
+    assert len(cache.pins) == 1
+    pin_by_hand(used, 500)
+    assert (len(cache.pins), len(used.pins)) == (0, 1)
+
+
+def test_when_memory_is_short_pins_of_parked_caches_go_before_those_of_the_one_in_use() -> None:
+    parked = parked_caches()
+    cache, used = beside(parked), beside(parked)
+    save(cache, conversation(1, 400, 400))
+    parked.park("a", b"", cache)
+    save(used, conversation(1, 300, 300))
+    used.give_back(400 * BYTES_PER_TOKEN)
+    assert (len(cache.pins), len(used.pins)) == (0, 1)
+    assert parked.arena.used_bytes == 300 * BYTES_PER_TOKEN
 
 
 def test_what_means_something_else_now_is_freed() -> None:
@@ -109,6 +208,18 @@ def test_what_means_something_else_now_is_freed() -> None:
     assert parked.take("a", b"now") is None
     assert parked.arena.used_bytes == 0
     assert not parked.drop_next()
+
+
+def test_a_discarded_cache_frees_what_was_captured_and_never_saved() -> None:
+    parked = parked_caches()
+    cache = make_cache(BUDGET_TOKENS, arena=parked.arena, drop_parked=parked.drop_next, kind=MemoryKind.HYBRID)
+    prompt = plain(1, 600)
+    state = cache.capture(
+        prompt, prompt.tokens, lambda allocate: allocate(100), call_class=CallClass.COLD, ends_reply=False
+    )
+    assert state is not None
+    cache.discard()
+    assert parked.arena.used_bytes == 0
 
 
 Step = tuple[Literal["a", "b", "c"], int, int]

@@ -10,7 +10,7 @@ import pytest
 
 from anchorline.cache.cuts import PIECE_TOKENS_MIN
 from anchorline.cache.host import HostArena
-from anchorline.cache.pins import PinEnd, PinRefusal
+from anchorline.cache.pins import NO_PINS, OtherPins, PinEnd, PinRefusal
 from anchorline.cache.policy import KeepValue, cost_aware
 from anchorline.cache.prefix_cache import PIECE_SHARE, PrefixCache
 from anchorline.cache.prompt import Cut, CutKind, Prompt
@@ -38,6 +38,7 @@ def make_cache(
     longest_piece: int | None = None,
     arena: HostArena | None = None,
     drop_parked: GiveUp = nothing_parked,
+    other_pins: OtherPins = NO_PINS,
 ) -> PrefixCache:
     """A cache for so many tokens, of which pins may hold ``pin_tokens``, or half.
 
@@ -49,6 +50,7 @@ def make_cache(
         capabilities_of(kind),
         arena=HostArena(budget_bytes) if arena is None else arena,
         drop_parked=drop_parked,
+        other_pins=other_pins,
         pin_budget_bytes=(budget_tokens // 2 if pin_tokens is None else pin_tokens) * BYTES_PER_TOKEN,
         max_pins=max_pins,
         exact=exact,

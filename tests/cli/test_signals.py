@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import httpx
 import pytest
 
-from anchorline.bench.process import ServerProcess, start_anchorline
+from anchorline.bench import ending_with_parent
+from anchorline.bench import process as processes
+from anchorline.bench.process import ServerFailed, ServerProcess, start_anchorline
 from anchorline.cli.signals import ending_with_servers
 
 LONG_PROMPT = [number * 7 % 500 for number in range(15000)]
@@ -169,6 +173,93 @@ def test_no_server_is_left_that_was_not_stopped_and_no_other_is_touched() -> Non
         assert started[-1].wait() == -signal.SIGKILL
         assert earlier.stop() == -signal.SIGTERM
     assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == handlers
+
+
+STARTING = """
+import sys, threading
+from anchorline.bench.process import ServerProcess
+
+def start():
+    print(ServerProcess([sys.executable, *sys.argv[1:]]).pid, flush=True)
+
+starting = threading.Thread(target=start)
+starting.start()
+starting.join()
+threading.Event().wait()
+"""
+
+LIVING = """
+import signal, sys
+
+with open(sys.argv[1], "w") as told:
+    told.write("it runs")
+signal.pause()
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere no kernel ends a process with its parent")
+def test_servers_end_with_a_command_that_is_killed_and_not_with_the_thread_that_asked_for_them(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "told")
+    command = [sys.executable, "-c", STARTING, "-c", LIVING, str(tmp_path / "told")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        server = os.pidfd_open(int(process.stdout.readline()))
+        try:
+            assert (tmp_path / "told").read_text() == "it runs"
+            process.kill()
+            process.wait()
+            ended, _, _ = select.select([server], [], [], 30)
+            assert ended
+        finally:
+            process.kill()
+            if not select.select([server], [], [], 0)[0]:
+                signal.pidfd_send_signal(server, signal.SIGKILL)
+            os.close(server)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere no kernel ends a process with its parent")
+def test_a_command_whose_parent_has_ended_already_is_not_run() -> None:
+    command = [sys.executable, ending_with_parent.__file__, str(os.getppid()), "echo", "it runs"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+
+
+def test_a_server_that_is_not_there_is_named() -> None:
+    with (
+        ServerProcess(["/no/such/server"]) as server,
+        pytest.raises(ServerFailed, match="/no/such/server cannot be run"),
+    ):
+        server.wait_until_listening()
+
+
+def test_one_thread_starts_all_servers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To the kernel it is their parent: they would end with it."""
+    threads: list[threading.Thread] = []
+    start = processes._start
+
+    def start_noting_thread(command: list[str], environment: dict[str, str] | None) -> subprocess.Popen[str]:
+        threads.append(threading.current_thread())
+        return start(command, environment)
+
+    monkeypatch.setattr(processes, "_start", start_noting_thread)
+    for _ in range(2):
+        with ServerProcess(["true"]):
+            pass
+    assert threads[0] is threads[1]
+
+
+def test_a_signal_before_a_server_is_noted_is_raised_after_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    noted: list[str] = []
+
+    def start(command: list[str], environment: dict[str, str] | None) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(0.2)  # nothing waits for it: it is what a hasty main thread would use
+        noted.extend(command)
+
+    monkeypatch.setattr(processes, "_start", start)
+    with pytest.raises(SystemExit), ending_with_servers():
+        ServerProcess(["a server"])
+    assert noted == ["a server"]
 
 
 def test_a_signal_while_a_server_is_started_leaves_none(tmp_path: Path) -> None:

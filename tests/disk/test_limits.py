@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import threading
 from functools import partial
 from pathlib import Path
 
 import pytest
 
+from anchorline.disk import store, writer
 from anchorline.disk.format import header_bytes
 from anchorline.disk.namespace import Namespace
 from anchorline.disk.record import SegmentRecord
@@ -278,6 +280,33 @@ def test_what_there_is_no_time_for_is_not_there(tmp_path: Path) -> None:
     assert disk.unwritten == {"closed": 2}
     with Disk(tmp_path) as again:
         assert again.index() == []
+
+
+def test_a_store_is_not_closed_while_a_write_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer, "STOP_SECONDS", 0.0)
+    disk = Disk(tmp_path)
+    with disk.busy():
+        disk.close(timeout_seconds=0.0)
+        assert not disk.store.is_closed
+    monkeypatch.undo()
+    disk.close()
+    assert disk.store.is_closed
+
+
+def test_a_store_is_not_closed_while_a_read_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "STOP_SECONDS", 0.0)
+    disk, answers = Disk(tmp_path), threading.Event()
+
+    def hang() -> None:
+        answers.wait(WAIT_SECONDS)
+
+    disk.store._readers.do(hang)
+    disk.close()
+    assert not disk.store.is_closed
+    answers.set()
+    monkeypatch.undo()
+    disk.close()
+    assert disk.store.is_closed
 
 
 def test_a_second_server_is_refused_and_told_who_is_there(tmp_path: Path) -> None:

@@ -11,11 +11,14 @@ import pytest
 
 from anchorline.cache.host import HostArena
 from anchorline.cache.parked import ParkedCaches
+from anchorline.cache.pins import PinEnd, PinKind
 from anchorline.cache.prefix_cache import PrefixCache
-from anchorline.cache.prompt import PinWish
+from anchorline.cache.prompt import DEFAULT_TENANT, PinWish
 from anchorline.config import EngineConfig
 from anchorline.engine.caches import take_or_make_cache
+from anchorline.engine.commands import ListPins
 from anchorline.engine.engine import Engine, OpenStore
+from anchorline.engine.loop import EngineLoop
 from anchorline.engine.request import CallReport
 from anchorline.errors import EngineFailure
 from anchorline.llama.interface import DecodeStatus
@@ -126,6 +129,71 @@ def test_a_failed_engine_leaves_nothing() -> None:
     assert garage.parked.arena.used_bytes == 0
 
 
+class Fails:
+    """A command that ends the engine, after some steps."""
+
+    def __init__(self, steps: int = 0) -> None:
+        self._steps = steps
+        self.taken_bytes = 0
+
+    def perform(self, loop: EngineLoop) -> None:
+        loop.finish_saves()
+        for _ in range(self._steps):
+            loop.step()
+        assert loop.cache is not None
+        self.taken_bytes = loop.cache.arena.used_bytes
+        raise RuntimeError("it fails")
+
+
+def fail(engine: Engine, *, steps: int = 0) -> int:
+    """Let the engine fail; what its cache had taken by then, in bytes."""
+    command = Fails(steps)
+    with pytest.raises(RuntimeError):
+        engine.ask(command).result()
+    return command.taken_bytes
+
+
+class HangingStore(MemoryStore):
+    """Does not come to an end when it is closed."""
+
+    def close(self, timeout_seconds: float) -> None: ...
+
+
+def test_a_failed_engine_leaves_nothing_of_what_was_being_written() -> None:
+    garage, store = Garage(), MemoryStore(Files())
+    engine = garage.engine("a", store=lambda: store)
+    ask(engine, IDS)
+    assert fail(engine) > 0
+    assert store.jobs, "writes are pending"
+    assert engine.park(flush_seconds=0) is None
+    assert garage.parked.arena.used_bytes == 0
+
+
+def test_a_failed_engine_leaves_nothing_of_what_was_being_read() -> None:
+    files = Files()
+    before_restart = Garage().engine("a", store=lambda: MemoryStore(files))
+    ask(before_restart, IDS)
+    before_restart.close(flush_seconds=1)
+    garage, again = Garage(), MemoryStore(files)
+    second = garage.engine("a", store=lambda: again)
+    again.work()
+    second.wait_until_indexed(30)
+    second.submit(request("a", [*IDS, 90]), Recorder())
+    assert fail(second, steps=1) > 0
+    assert again.jobs, "reads are pending"
+    assert second.park(flush_seconds=0) is None
+    assert garage.parked.arena.used_bytes == 0
+
+
+def test_what_a_disk_that_hangs_may_still_touch_stays_taken_when_the_engine_fails() -> None:
+    garage, store = Garage(), HangingStore(Files())
+    engine = garage.engine("a", store=lambda: store)
+    ask(engine, IDS)
+    fail(engine)
+    assert engine.park(flush_seconds=0) is None
+    assert garage.parked.arena.used_bytes > 0
+
+
 def test_what_others_may_do_to_the_files_meanwhile_is_found_out_by_reading_them_again() -> None:
     files, garage = Files(), Garage()
     store = MemoryStore(files)
@@ -134,6 +202,7 @@ def test_what_others_may_do_to_the_files_meanwhile_is_found_out_by_reading_them_
     cache = first.park(flush_seconds=1)
     assert cache is not None
     assert files.kept
+    assert first.stats().disk.store.written_records == len(files.kept), "figures are those of the very end"
     assert not any(node.stored for node in cache.tree), "another model may collect them"
     garage.parked.park("a", b"", cache)
     while garage.parked.drop_next():
@@ -163,7 +232,10 @@ def test_pins_of_all_models_share_one_budget(fork_bytes: int) -> None:
     other = garage.engine("b", runtime)
     stats = other.fresh_stats().result()
     assert stats.host_budget_bytes == CONFIG.cache_ram_bytes - fork_bytes
-    assert stats.pin_budget_bytes == stats.host_budget_bytes // 2 - pinned
+    assert stats.pin_budget_bytes == stats.host_budget_bytes // 2
+    assert stats.parked_pinned_bytes == pinned
+    listed = other.ask(ListPins(tenant=DEFAULT_TENANT)).result()
+    assert (listed.pins, listed.pinned_bytes, listed.parked_bytes) == ((), 0, pinned)
     other.close()
 
 
@@ -176,9 +248,16 @@ def test_pins_whose_time_is_over_leave_the_budget_to_others() -> None:
         assert cache is not None
         return cache
 
-    first, whole = cache_of("a"), cache_of("b").pins.limit_bytes
+    first = cache_of("a")
     save(first, replace(make_prompt(IDS), pin_wishes=(PinWish(position=len(IDS), ttl_seconds=300),)))
     parked.park("a", b"", first)
-    assert cache_of("b").pins.limit_bytes < whole
+    second = cache_of("b")
+    whole = second.pins.limit_bytes
+    assert second.pins.room_bytes(PinKind.HEAD) == whole - parked.pinned_bytes < whole
     seconds.append(301)
-    assert cache_of("b").pins.limit_bytes == whole
+    second.expire_pins()
+    assert parked.pinned_bytes == 0
+    engine = Engine(FakeRuntime(), CONFIG, clock=time.monotonic, open_cache=lambda *_: second)
+    assert engine.stats().parked_pins_ended == {PinEnd.EXPIRED: 1}
+    engine.close()
+    assert second.pins.room_bytes(PinKind.HEAD) == whole

@@ -18,6 +18,7 @@ from anchorline.api.responses_store import ResponseStore
 from anchorline.config import ServerConfig
 from anchorline.constraint.compiler import ConstraintCompiler
 from anchorline.constraint.vocabulary import Vocabulary
+from anchorline.engine.stats import EngineStats
 from anchorline.llama.interface import ModelInfo
 from anchorline.metrics.metrics import Metrics
 from anchorline.server.app import build_app
@@ -61,6 +62,8 @@ def make_state(
     config = config or ServerConfig(port=0)
     metrics = Metrics()
     metrics.watch_engine(engine.stats)
+    snapshots = itertools.chain([EngineStats.of_none()], (engine.stats() for _ in itertools.count()))
+    metrics.count_engine(lambda: next(snapshots))
     served = Served(
         name=config.model_alias or info.name,
         info=info,

@@ -80,6 +80,39 @@ async def test_one_model(here: Site) -> None:
     assert response.json()["error"]["code"] == "model_not_found"
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "status", "kind"),
+    [
+        ("GET", "/v1/models/unknown", 404, "not_found_error"),
+        ("DELETE", "/v1/models/bytes", 405, "invalid_request_error"),
+        ("POST", "/v1/models", 405, "invalid_request_error"),
+        ("POST", "/models", 405, "invalid_request_error"),
+        ("POST", "/api/tags", 405, "invalid_request_error"),
+    ],
+)
+async def test_errors_about_models_are_anthropics_for_clients_that_name_its_version(
+    here: Site, method: str, path: str, status: int, kind: str
+) -> None:
+    async with here.client() as client:
+        openai = await client.request(method, path)
+        anthropic = await client.request(method, path, headers={"anthropic-version": "2023-06-01"})
+    assert openai.status_code == anthropic.status_code == status
+    assert "type" not in openai.json()
+    told = anthropic.json()
+    assert (told["type"], told["error"]["type"]) == ("error", kind)
+    assert told["error"]["message"] == openai.json()["error"]["message"]
+    assert told["request_id"] == anthropic.headers["request-id"]
+    assert "request-id" not in openai.headers
+
+
+async def test_other_paths_stay_with_their_own_protocol(here: Site) -> None:
+    async with here.client() as client:
+        for path in ("/v1/responses/unknown", "/v1/modelsX", "/nowhere"):
+            response = await client.get(path, headers={"anthropic-version": "2023-06-01"})
+            assert response.status_code == 404
+            assert response.json()["error"]["code"], path
+
+
 async def test_an_alias_names_the_model() -> None:
     with site(config=ServerConfig(port=0, model_alias="mine")) as here:
         assert (await get(here, "/v1/models"))["data"][0]["id"] == "mine"

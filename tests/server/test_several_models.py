@@ -9,9 +9,13 @@ from pathlib import Path
 
 import httpx
 import pytest
+from click.testing import CliRunner
 
+from anchorline.cache.prefix_cache import PrefixCache
 from anchorline.cli import hosting
+from anchorline.cli.main import cli
 from anchorline.cli.several import ModelHost
+from anchorline.cli.values import format_size
 from anchorline.config import EngineConfig, ModelConfig
 from anchorline.errors import ModelError
 from anchorline.llama import testmodel
@@ -53,6 +57,56 @@ def test_rows_that_went_for_another_model_come_back_from_disk(tmp_path: Path) ->
         assert back["disk_n"] > 0
         assert back["cache_n"] >= turns[1]["prompt_tokens"] - GENERATION_PROMPT_TOKENS
         assert back["prompt_n"] <= turns[1]["prompt_n"] + GENERATION_PROMPT_TOKENS
+
+
+def test_a_model_that_does_not_leave_in_order_leaves_nothing_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = ModelHost(settings_of([LLAMA, QWEN], ENGINE))
+    loaded = source.load(LLAMA)
+    cache = loaded.kept._cache
+    assert cache is not None
+    cache.storage.reserve(1000, worth=1.0)
+    monkeypatch.setattr(PrefixCache, "leave_disk", None)
+    with pytest.raises(TypeError):
+        loaded.stop()
+    assert cache.arena.used_bytes == 0
+    assert loaded.free()
+    monkeypatch.undo()
+    again = source.load(LLAMA)
+    again.stop()
+    assert again.free()
+
+
+def test_what_other_models_have_pinned_is_told() -> None:
+    with serving_several([LLAMA, QWEN], ENGINE) as client:
+        head = [{"role": "system", "content": "You help. " * 20}]
+        pinned = client.post("/cache/anchors", json={"model": LLAMA, "messages": head}).json()["bytes"]
+        listed = client.get("/cache/anchors", params={"model": QWEN}).json()
+        assert listed["parked_pinned_bytes"] == pinned == metric(client, "parked_pinned_bytes")
+        assert client.get("/cache").json()["parked_pinned_bytes"] == pinned
+        shown = CliRunner().invoke(cli, ["cache", "ls", "--url", str(client.base_url)])
+        assert shown.output.endswith(f" pinned, {format_size(pinned)} for other models\n")
+
+
+def test_counters_go_on_over_loads_and_the_bytes_in_ram_count_when_none_is_loaded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with serving_several([LLAMA, QWEN], ENGINE) as client:
+        mine, others = Conversation(client, LLAMA), Conversation(client, QWEN)
+        turns = [conversation.turn() for conversation in (mine, others, mine)]
+        decoded = sum(turn["prompt_n"] + turn["predicted_n"] - 1 for turn in turns)
+
+        def refuse(config: ModelConfig) -> Model:
+            raise ModelError("there is no memory for it")
+
+        monkeypatch.setattr(hosting, "load_model", refuse)
+        with pytest.raises(AssertionError, match="no memory"):
+            others.turn()
+        assert "loading" not in client.get("/health").json()["models"].values()
+        assert "loaded" not in client.get("/health").json()["models"].values()
+        assert metric(client, "host_used_bytes") > 0
+        assert metric(client, "host_budget_bytes") == ENGINE.cache_ram_bytes
+        assert metric(client, "saved_segments_total") >= len(turns)
+        assert metric(client, "decoded_tokens_total") == decoded
 
 
 def metric(client: httpx.Client, name: str) -> float:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import sys
 import threading
 import tracemalloc
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, NoReturn
 
 import httpx
 import pytest
@@ -80,6 +81,9 @@ class StandInSource:
         self.may_load.set()
         self.loading = threading.Event()
 
+    def stats(self) -> EngineStats:
+        return replace(EngineStats.of_none(), host_used_bytes=77)
+
     @property
     def loads(self) -> list[str]:
         """What was loaded, one after another."""
@@ -105,6 +109,14 @@ class StandInSource:
         return StandInModel(
             make_state(engine, config=ServerConfig(port=0, model_alias=name)), engine, self.log, self.used
         )
+
+
+class Unordered(Exception):
+    """What a model raises that does not end in order."""
+
+    @classmethod
+    def fail(cls) -> NoReturn:
+        raise cls
 
 
 @dataclass
@@ -235,7 +247,9 @@ async def test_a_model_that_is_not_there_is_named_with_those_that_are() -> None:
             assert (body["error"]["code"], body["error"]["param"]) == ("model_not_found", "model")
         for body in (messages, *said.values()):
             assert body["error"]["message"] == "the model 'claude' is not served; there are a, b, c"
-        assert (await client.get("/v1/models/claude")).status_code == 404
+        assert (await client.get("/v1/models/claude")).json()["error"]["code"] == "model_not_found"
+        anthropic = await client.get("/v1/models/claude", headers={"anthropic-version": "2023-06-01"})
+        assert (anthropic.status_code, anthropic.json()["error"]["type"]) == (404, "not_found_error")
         assert here.source.log == []
 
 
@@ -402,6 +416,24 @@ async def test_a_model_that_a_thread_still_uses_is_freed_at_the_next_switch() ->
 
 
 @pytest.mark.anyio
+@pytest.mark.parametrize("broken", [(ModelApp, "close"), (StandInModel, "stop"), (StandInModel, "free")])
+async def test_a_model_that_does_not_end_in_order_is_freed_and_costs_the_others_nothing(
+    broken: tuple[type, str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with several() as here, here.client() as client:
+        await ask(client, "a")
+        kind, step = broken
+        monkeypatch.setattr(kind, step, lambda _self: Unordered.fail())
+        assert await ask(client, "b") == "this is b"
+        monkeypatch.undo()
+        assert await ask(client, "c") == "this is c"
+        assert ("free a" in here.source.log) == (step != "free")
+        assert here.source.log[-4:] == ["stop b", "free b", "load c", "loaded c"]
+    (line,) = [record for record in caplog.records if record.exc_info and record.name == "anchorline.models"]
+    assert "a failed" in line.message
+
+
+@pytest.mark.anyio
 async def test_a_load_under_way_does_not_hold_up_the_end() -> None:
     async with several() as here, here.client() as client:
         here.source.may_load.clear()
@@ -444,7 +476,7 @@ def test_what_was_about_to_be_unloaded_when_the_server_ended_is_unloaded(monkeyp
 @pytest.mark.anyio
 async def test_figures_are_those_of_the_loaded_model() -> None:
     async with several() as here, here.client() as client:
-        assert here.switch.stats() == EngineStats.of_none()
+        assert here.switch.stats() == here.source.stats()
         await ask(client, "a")
         assert here.switch.stats() == here.source.engines["a"].stats()
 
@@ -475,7 +507,10 @@ async def test_a_stream_says_that_it_waits_for_its_model(path: str) -> None:
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("path", STREAMED)
-async def test_a_stream_that_has_begun_hears_in_an_event_that_its_model_cannot_be_loaded(path: str) -> None:
+async def test_a_stream_that_has_begun_hears_in_an_event_that_its_model_cannot_be_loaded(
+    path: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="anchorline.request")
     async with several(StandInSource(damaged={"a"})) as here:
         here.source.may_load.clear()
         call = streamed(path)
@@ -487,11 +522,16 @@ async def test_a_stream_that_has_begun_hears_in_an_event_that_its_model_cannot_b
         said = json.loads(event.partition(b"data: ")[2])
         assert event.startswith(b"data: " if path.endswith("completions") else b"event: error\ndata: ")
         assert said.get("type") == (None if path.endswith("completions") else "error")
+        (line,) = [record.message for record in caplog.records if record.name == "anchorline.request"]
+        assert f"path={path} status=503 code=engine_failure" in line
         assert not call.sent[-1]["more_body"]
 
 
 @pytest.mark.anyio
-async def test_a_request_that_the_model_refuses_after_the_wait_is_refused_in_an_event() -> None:
+async def test_a_request_that_the_model_refuses_after_the_wait_is_refused_in_an_event(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, logger="anchorline.request")
     async with several() as here:
         here.source.may_load.clear()
         call = AsgiCall("POST", "/v1/chat/completions", b'{"model": "a", "stream": true, "messages": 3}')
@@ -501,6 +541,9 @@ async def test_a_request_that_the_model_refuses_after_the_wait_is_refused_in_an_
         event = call.body_parts[-1]
         assert event.startswith(b"data: ")
         assert json.loads(event.removeprefix(b"data: "))["error"]["param"] == "messages"
+        (line,) = [record.message for record in caplog.records if record.name == "anchorline.request"]
+        assert "status=400" in line
+        assert "field=messages" in line
         assert [message["type"] for message in call.sent].count("http.response.start") == 1
 
 

@@ -59,6 +59,7 @@ def serving(
         reply_format = reply_format_of(settings.server, selected, model.tokenizer)
         shared = Shared.of(settings.server.limits)
         shared.metrics.watch_engine(engine.stats)
+        shared.metrics.count_engine(engine.stats)
         state = state_of(
             settings,
             model,

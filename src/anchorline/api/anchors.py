@@ -35,6 +35,7 @@ _SHOWN = (
     "pending_saves",
     "pins",
     "pinned_bytes",
+    "parked_pinned_bytes",
     "pin_budget_bytes",
 )
 """Gauges of EngineStats that ``GET /cache`` shows under their own names."""
@@ -171,6 +172,7 @@ def anchor_list(listing: PinListing) -> dict[str, Any]:
         "object": "list",
         "data": [anchor_object(pin) for pin in listing.pins],
         "pinned_bytes": listing.pinned_bytes,
+        "parked_pinned_bytes": listing.parked_bytes,
         "pin_budget_bytes": listing.budget_bytes,
     }
 

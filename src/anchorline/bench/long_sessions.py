@@ -32,9 +32,10 @@ import click
 from anchorline.bench import agent
 from anchorline.bench.client import Client
 from anchorline.bench.models import bench_model
-from anchorline.bench.process import ServerProcess, start_anchorline
+from anchorline.bench.process import ServerFailed, ServerProcess, start_anchorline
 from anchorline.errors import AnchorlineError
 from anchorline.llama.model import TEST_PREFIX
+from anchorline.refusal import RefusingCommand
 
 WARM_UP_CALLS, WARM_UP_TOKENS = 2, 3000
 """What a server works through before it is measured: the second call differs from one that it has seen."""
@@ -170,9 +171,11 @@ def measure_footprint(model: str, context_tokens: int) -> Footprint:
 
 
 def process_bytes(pid: int, name: str) -> int:
-    """A size in ``/proc/PID/status``, in bytes."""
-    (line,) = [line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith(f"{name}:")]
-    return int(line.split()[1]) * 1024
+    """A size in ``/proc/PID/status``, in bytes. Raises ServerFailed once the process has ended."""
+    lines = [line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith(f"{name}:")]
+    if not lines:
+        raise ServerFailed("the server has ended")
+    return int(lines[0].split()[1]) * 1024
 
 
 def converse(client: Client, load: Load, *, progress: Callable[[Visit], None]) -> tuple[int, list[Visit]]:
@@ -264,7 +267,7 @@ def summary_of(report: Report) -> str:
     )
 
 
-@click.command()
+@click.command(cls=RefusingCommand)
 @click.option("--model", default="test:llama", show_default=True, help="A GGUF file, 'smollm2' or 'test:ARCH'.")
 @click.option("--layers", type=click.IntRange(1), default=None, help="Keep only this many layers of a model file.")
 @click.option("--ctx", "context_tokens", type=click.IntRange(1024), default=131072, show_default=True)

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
 import threading
 from collections import deque
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from functools import partial
+from queue import SimpleQueue
 from types import TracebackType
+from typing import TypeVar
 
+from anchorline.bench import ending_with_parent
 from anchorline.errors import AnchorlineError
 
 LISTENING = re.compile(r"listening on (http://\S+)")
 KEPT_LINES = 40
 STOP_SECONDS = 20.0
+T = TypeVar("T")
+_ON_LINUX = sys.platform == "linux"
 
 
 _running: set[subprocess.Popen[str]] = set()
@@ -47,9 +54,7 @@ class ServerProcess:
         self.url: str | None = None
         self.lines: deque[str] = deque(maxlen=kept_lines)
         self._settled = threading.Event()
-        # Signals are taken up by the main thread, so none parts what another starts from its note in ``_running``.
-        with ThreadPoolExecutor(1) as starter:
-            self._process = starter.submit(_start, command, environment).result()
+        self._process = _starter.start(command, environment)
         self._reader = threading.Thread(target=self._read, name="server-stderr", daemon=True)
         self._reader.start()
 
@@ -62,9 +67,14 @@ class ServerProcess:
         self._settled.wait()
         if self.url is None:
             code = self._process.wait()
-            said = "\n".join(self.lines) or "(it said nothing)"
-            raise ServerFailed(f"the server ended with code {code} before it listened:\n{said}")
+            raise ServerFailed(f"the server ended with code {code} before it listened:{self._last_words()}")
         return self.url
+
+    def _last_words(self) -> str:
+        """The error that a server of ours ends with; of what ended otherwise all that it said."""
+        if self.lines and self.lines[-1].startswith("Error: "):
+            return " " + self.lines[-1].removeprefix("Error: ")
+        return "\n" + ("\n".join(self.lines) or "(it said nothing)")
 
     def stop(self) -> int:
         """Ask the child to end (SIGTERM), kill it when it does not; returns its exit code. Idempotent."""
@@ -104,9 +114,49 @@ class ServerProcess:
         self._settled.set()
 
 
+class _Starter:
+    """The thread that starts the servers. It lasts as long as this process: to the kernel it is their parent.
+
+    Signals are taken up by the main thread, so none parts what is started here from its note in ``_running``.
+    """
+
+    def __init__(self) -> None:
+        self._jobs: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="server-starter", daemon=True)
+
+    def start(self, command: Sequence[str], environment: dict[str, str] | None) -> subprocess.Popen[str]:
+        """Start and note a server. Also when a signal's exception ends this, none runs that is not noted."""
+        if not self._thread.is_alive():
+            self._thread.start()
+        try:
+            return self._done(partial(_start, command, environment))
+        finally:
+            self._done(lambda: None)
+
+    def _done(self, job: Callable[[], T]) -> T:
+        """What ``job`` gives, behind all that was asked for before."""
+        done: Future[T] = Future()
+
+        def settle() -> None:
+            try:
+                done.set_result(job())
+            except Exception as error:  # noqa: BLE001  (raised where it is waited for)
+                done.set_exception(error)
+
+        self._jobs.put(settle)
+        return done.result()
+
+    def _run(self) -> None:
+        while True:
+            self._jobs.get()()
+
+
+_starter = _Starter()
+
+
 def _start(command: Sequence[str], environment: dict[str, str] | None) -> subprocess.Popen[str]:
     process = subprocess.Popen(
-        list(command),
+        [*_ending_with_us(), *command],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
@@ -118,6 +168,11 @@ def _start(command: Sequence[str], environment: dict[str, str] | None) -> subpro
     )
     _running.add(process)
     return process
+
+
+def _ending_with_us() -> list[str]:
+    """What goes before a command that is not to outlive this process, not even when that is killed."""
+    return [sys.executable, "-I", "-S", ending_with_parent.__file__, str(os.getpid())] if _ON_LINUX else []
 
 
 class StartedServers:

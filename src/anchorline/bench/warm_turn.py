@@ -32,6 +32,7 @@ from anchorline.bench.client import Answer, Client
 from anchorline.bench.models import bench_model
 from anchorline.bench.process import start_anchorline
 from anchorline.errors import AnchorlineError
+from anchorline.refusal import RefusingCommand
 
 PARTS = ("render_ms", "tokenize_ms", "wait_ms", "plan_ms", "restore_ms", "prompt_ms")
 DELTA_WORDS = 53
@@ -180,7 +181,7 @@ def lines_of(depths: Sequence[Depth]) -> list[str]:
     return lines
 
 
-@click.command()
+@click.command(cls=RefusingCommand)
 @click.option("--model", default="smollm2", show_default=True, help="A GGUF file or 'smollm2'.")
 @click.option("--layers", type=click.IntRange(1), default=None, help="Keep only this many layers of the model.")
 @click.option("--anchor-tokens", type=click.IntRange(2000), default=8500, show_default=True, help="Depth at 1x.")

@@ -101,8 +101,8 @@ class Pinning:
         places = [segment for segment in self._places(self._kept(prompt, head)) if segment.end >= least]
         if not places:
             return
-        fitting = (segment for segment in reversed(places) if pinned_bytes([segment]) <= self.pins.limit_bytes)
-        segment = next(fitting, None)
+        room_bytes = self.pins.room_bytes(PinKind.HEAD)
+        segment = next((segment for segment in reversed(places) if pinned_bytes([segment]) <= room_bytes), None)
         made: Pin | PinRefusal = PinRefusal.OVER_BUDGET
         if segment is not None:
             made = self.pins.pin(self._order(prompt, segment, PinKind.HEAD), now)
@@ -152,19 +152,21 @@ class Pinning:
         needed_bytes = pinned_bytes(kept) + missing_bytes
         if len(firm) >= self.pins.limit:
             raise self._no_room(PinRefusal.TOO_MANY, order, needed_bytes=needed_bytes)
-        if pinned_bytes([*firm, *kept]) + missing_bytes > self.pins.limit_bytes:
+        if pinned_bytes([*firm, *kept]) + missing_bytes > self.pins.room_bytes(PinKind.EXPLICIT):
             raise self._no_room(PinRefusal.OVER_BUDGET, order, needed_bytes=needed_bytes)
 
     def _no_room(self, reason: PinRefusal, order: AnchorOrder, *, needed_bytes: int) -> Conflict:
         """The error for an anchor that does not fit beside the explicit pins; of those, it names the tenant's own."""
         self.pins.refuse(reason, PinKind.EXPLICIT, order.position)
         firm = self.pins.firm()
-        held_bytes = pinned_bytes(pin.segment for pin in firm)
+        parked_bytes = self.pins.others.firm_bytes(PinKind.EXPLICIT)
+        held_bytes = pinned_bytes(pin.segment for pin in firm) + parked_bytes
         limit_bytes = self.pins.limit_bytes
         if reason is PinRefusal.TOO_MANY:
             full, code = f"{len(firm)} are pinned already (--max-pins)", "pin_limit_exceeded"
         else:
             full = f"explicit pins hold {held_bytes} bytes of the {limit_bytes} that they may (--pin-budget)"
+            full += f", {parked_bytes} of them for models that are not loaded" if parked_bytes else ""
             code = "pin_budget_exceeded"
         own = sorted((pin for pin in firm if pin.tenant == order.prompt.tenant), key=lambda pin: -pin.nbytes)
         named = "".join(f"; {describe(pin)} holds {pin.nbytes}" for pin in own[:NAMED_PINS])

@@ -8,6 +8,8 @@ refused and nothing changes. To a head only heads give way that are worth less.
     head               yes    yes     yes        made by the server for system + tools
     wish                      yes     yes        breakpoint, conversation: asked for by a call
     explicit                                     asked for by a person; goes only when told to, or in its time
+
+Other caches may have pins within the same budget (``OtherPins``). They give way by the same table, before any of these.
 """
 
 from __future__ import annotations
@@ -15,9 +17,10 @@ from __future__ import annotations
 import logging
 import math
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Protocol
 
 from anchorline.cache.segment import Segment
 
@@ -38,8 +41,11 @@ class PinKind(StrEnum):
 
     @property
     def rank(self) -> int:
-        """A pin gives way to those of its own rank or a higher one; explicit pins to none."""
         return _RANKS[self]
+
+    def gives_way_to(self, kind: PinKind) -> bool:
+        """Explicit pins do to none, others to those of their own rank or a higher one."""
+        return self is not PinKind.EXPLICIT and self.rank <= kind.rank
 
 
 _RANKS = {PinKind.HEAD: 0, PinKind.BREAKPOINT: 1, PinKind.CONVERSATION: 1, PinKind.EXPLICIT: 2}
@@ -117,13 +123,58 @@ class Pin:
         return math.inf if self.ttl_seconds is None else self.used_seconds + self.ttl_seconds
 
 
+class OtherPins(Protocol):
+    """Pins of other caches, which are not in use."""
+
+    @property
+    def pinned_bytes(self) -> int:
+        """What they hold."""
+
+    @property
+    def ended(self) -> Counter[str]:
+        """Those that are gone, by PinEnd; only grows."""
+
+    def expire(self) -> None:
+        """End those whose time is over."""
+
+    def firm_bytes(self, kind: PinKind) -> int:
+        """What they hold once all have gone that give way to a pin of this kind."""
+
+    def give_way(self, kind: PinKind) -> bool:
+        """End the first that gives way to a pin of this kind; False when there is none."""
+
+
+class _NoPins:
+    """Implements ``OtherPins`` where there are no other caches."""
+
+    pinned_bytes = 0
+    ended: Counter[str] = Counter()  # noqa: RUF012  (stays empty)
+
+    def expire(self) -> None: ...
+
+    def firm_bytes(self, kind: PinKind) -> int:
+        return 0
+
+    def give_way(self, kind: PinKind) -> bool:
+        return False
+
+
+NO_PINS = _NoPins()
+
+
 class Pins:
     """Every pin of one cache, least recently used first."""
 
-    def __init__(self, *, limit_bytes: int, limit: int, worth: Callable[[Segment], float]) -> None:
-        """``worth`` is the eviction policy's: of two heads the one that is worth less gives way."""
+    def __init__(
+        self, *, limit_bytes: int, limit: int, worth: Callable[[Segment], float], others: OtherPins = NO_PINS
+    ) -> None:
+        """``limit_bytes`` is for these and ``others`` together, ``limit`` for these alone.
+
+        ``worth`` is the eviction policy's: of two heads the one that is worth less gives way.
+        """
         self.limit_bytes = limit_bytes
         self.limit = limit
+        self.others = others
         self._worth = worth
         self.ended: Counter[str] = Counter()
         """Pins that are gone, by PinEnd; only grows."""
@@ -159,6 +210,18 @@ class Pins:
         """The pins that give way to nothing."""
         return [pin for pin in self._pins.values() if pin.kind is PinKind.EXPLICIT]
 
+    def giving_way_to(self, kind: PinKind) -> list[Pin]:
+        """The pins that give way to one of this kind."""
+        return [pin for pin in self._pins.values() if pin.kind.gives_way_to(kind)]
+
+    def firm_bytes(self, kind: PinKind) -> int:
+        """Bytes of the pins that do not."""
+        return pinned_bytes(pin.segment for pin in self._pins.values() if not pin.kind.gives_way_to(kind))
+
+    def room_bytes(self, kind: PinKind) -> int:
+        """What pins of this cache may hold when one of this kind is made."""
+        return max(0, self.limit_bytes - self.others.firm_bytes(kind))
+
     # -- making -------------------------------------------------------------------------------
 
     def pin(self, order: PinOrder, now: float) -> Pin | PinRefusal:
@@ -168,11 +231,13 @@ class Pins:
         """
         held = self._pins.get(order.id)
         if held is None or held.segment is not order.segment:
-            going = self._make_place(order)
-            if isinstance(going, PinRefusal):
-                return going
-            for pin in going:
-                self._end(pin, PinEnd.GAVE_WAY)
+            place = self._make_place(order)
+            if isinstance(place, PinRefusal):
+                return place
+            for pin in place.going:
+                self.give_way(pin)
+            while self.others.pinned_bytes > self.limit_bytes - place.held_bytes and self.others.give_way(order.kind):
+                pass
         if held is None:
             held = Pin(
                 id=order.id,
@@ -218,14 +283,15 @@ class Pins:
         self.refused[reason] += 1
         log.log(_level(kind), "not pinned (%s): %s of %d tokens", reason, kind, tokens)
 
-    def _make_place(self, order: PinOrder) -> list[Pin] | PinRefusal:
-        """The pins that go so that ``order`` fits, or why it cannot fit."""
-        others = [pin for pin in self._pins.values() if pin.id != order.id]
-        count, held = len(others) + 1, _Tally(pin.segment for pin in others)
+    def _make_place(self, order: PinOrder) -> _Place | PinRefusal:
+        """What becomes of the pins so that ``order`` fits, or why it cannot fit."""
+        beside = [pin for pin in self._pins.values() if pin.id != order.id]
+        count, held = len(beside) + 1, _Tally(pin.segment for pin in beside)
+        room_bytes = self.room_bytes(order.kind)
         held.add(order.segment)
         going: list[Pin] = []
-        for pin in self._weaker(others, order):
-            if count <= self.limit and held.nbytes <= self.limit_bytes:
+        for pin in self._weaker(beside, order):
+            if count <= self.limit and held.nbytes <= room_bytes:
                 break
             before = held.nbytes
             held.remove(pin.segment)
@@ -236,11 +302,11 @@ class Pins:
             count -= 1
         if count > self.limit:
             return PinRefusal.TOO_MANY
-        return going if held.nbytes <= self.limit_bytes else PinRefusal.OVER_BUDGET
+        return _Place(going, held.nbytes) if held.nbytes <= room_bytes else PinRefusal.OVER_BUDGET
 
     def _weaker(self, pins: Iterable[Pin], order: PinOrder) -> list[Pin]:
         """Those of ``pins`` that give way to ``order``, in the order in which they go."""
-        weaker = [pin for pin in pins if pin.kind is not PinKind.EXPLICIT and pin.kind.rank <= order.kind.rank]
+        weaker = [pin for pin in pins if pin.kind.gives_way_to(order.kind)]
         if order.kind is PinKind.HEAD:
             worth = self._worth(order.segment)
             weaker = [pin for pin in weaker if self._worth(pin.segment) < worth]
@@ -284,12 +350,18 @@ class Pins:
         """End a pin that nobody wants any more."""
         self._end(pin, PinEnd.REMOVED)
 
+    def give_way(self, pin: Pin) -> None:
+        """End a pin for another one, or for a machine short of memory."""
+        self._end(pin, PinEnd.GAVE_WAY)
+
     def release_weakest(self) -> bool:
         """Give up the pin that gives way first; False when only explicit ones are left."""
-        weaker = [pin for pin in self._pins.values() if pin.kind is not PinKind.EXPLICIT]
+        if self.others.give_way(PinKind.EXPLICIT):
+            return True
+        weaker = self.giving_way_to(PinKind.EXPLICIT)
         if not weaker:
             return False
-        self._end(min(weaker, key=self._firmness), PinEnd.GAVE_WAY)
+        self.give_way(min(weaker, key=self._firmness))
         return True
 
     def forget_lost(self, *, stateful: bool) -> None:
@@ -304,6 +376,14 @@ class Pins:
         self.changes += 1
         self.ended[reason] += 1
         log.log(_level(pin.kind), "unpinned (%s) %s", reason, describe(pin))
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a pin fits: the pins of its cache that go for it, and what those that stay hold with it."""
+
+    going: Sequence[Pin]
+    held_bytes: int
 
 
 def describe(pin: Pin) -> str:

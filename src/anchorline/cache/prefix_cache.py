@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from anchorline.cache.disk import DiskTier
 from anchorline.cache.host import HostArena
 from anchorline.cache.loading import Load
 from anchorline.cache.pinning import Pinning
-from anchorline.cache.pins import Pins
+from anchorline.cache.pins import NO_PINS, OtherPins, Pins
 from anchorline.cache.policy import KeepValue, cost_aware
 from anchorline.cache.prompt import Owners, Prompt
 from anchorline.cache.retention import thin_states
@@ -27,6 +28,8 @@ from anchorline.cache.stored import StoredIndex
 from anchorline.cache.tree import Match, SegmentTree
 from anchorline.disk.record import SegmentStore
 from anchorline.llama.interface import Capabilities, TokenArray
+
+log = logging.getLogger("anchorline.cache")
 
 PIECE_BYTES_MAX = 128 << 20
 """About the largest export; at memory speed it takes a few hundredths of a second."""
@@ -65,11 +68,12 @@ class PrefixCache:
         clock: Callable[[], float],
         keep_value: KeepValue = cost_aware,
         drop_parked: GiveUp = nothing_parked,
+        other_pins: OtherPins = NO_PINS,
     ) -> None:
         """``bytes_per_token`` is an estimate that bounds pieces; what is kept is counted as it is.
 
         ``clock`` is monotonic; pins expire by it. ``keep_value`` is the policy: what goes first when room is needed,
-        once ``drop_parked`` gives up nothing more of what other caches keep in ``arena``.
+        once ``drop_parked`` gives up nothing more of what other caches keep in ``arena``. ``other_pins`` are theirs.
         """
         self.tree = SegmentTree(splitting=not exact, stateful=capabilities.has_state)
         self.storage = HostStorage(
@@ -81,6 +85,7 @@ class PrefixCache:
             limit_bytes=min(pin_budget_bytes, self.arena.budget_bytes),
             limit=max_pins,
             worth=lambda segment: self.storage.worth([segment]),
+            others=other_pins,
         )
         self.pinning = Pinning(
             tree=self.tree,
@@ -122,8 +127,15 @@ class PrefixCache:
         self.tree.prune_ghosts()
 
     def discard(self) -> None:
-        """Free all that is kept, held or not. The cache must not be used any more."""
-        self.tree.drop_below(self.tree.root, Absence.EVICTED)
+        """Free all that was taken, held or not. The cache must not be used any more.
+
+        While the disk tier may still touch some of it only what that does not hold is freed.
+        """
+        if self.disk is None or self.disk.store.is_closed:
+            self.storage.free_all()
+        else:
+            log.error("the disk does not answer: what was being written or read stays in RAM until the restart")
+            self.tree.drop_below(self.tree.root, Absence.EVICTED)
 
     # -- reading ------------------------------------------------------------------------------
 
@@ -181,8 +193,9 @@ class PrefixCache:
             self.disk.step()
 
     def expire_pins(self) -> None:
-        """End the pins whose time is over; costs next to nothing while there are none."""
+        """End the pins whose time is over, here and in other caches; costs next to nothing while there are none."""
         self.pins.expire(self._clock())
+        self.pins.others.expire()
 
     def reject(self, segment: Segment) -> None:
         """Forget the rows of ``segment`` and below: a restore of it was refused."""

@@ -83,6 +83,7 @@ class HostStorage:
         self.arena = arena
         self.counters = CacheCounters()
         self._drop_parked = drop_parked
+        self._taken: set[Extent] = set()
         self._tree = tree
         self._keep_value = keep_value
         self._bytes_per_token = bytes_per_token
@@ -150,10 +151,12 @@ class HostStorage:
                 reasons.append(taken)
                 return None
             extents.append(taken)
+            self._taken.add(taken)
             return self.arena.view(taken)
 
         def free() -> None:
             for extent in extents:
+                self._taken.remove(extent)
                 self.arena.free(extent)
 
         memory = export(allocate)
@@ -181,6 +184,11 @@ class HostStorage:
         while before - self.arena.used_bytes < size_bytes and self._evict(victims):
             pass
         return before - self.arena.used_bytes
+
+    def free_all(self) -> None:
+        """Return everything to the arena, whoever holds it; nothing of it may be used or freed any more."""
+        while self._taken:
+            self.arena.free(self._taken.pop())
 
     def victims(self) -> Victims:
         """What may go, in its order, as things are now."""

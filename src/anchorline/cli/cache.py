@@ -20,12 +20,13 @@ from anchorline.bench.client import CallFailed, Client, told_as
 from anchorline.bench.foreign_json import Kind, told
 from anchorline.bench.reported import Count
 from anchorline.cli.cache_disk import DISK_COMMANDS, DISK_HELP, list_disk
-from anchorline.cli.suggest import Refusal, SuggestingCommand, SuggestingGroup
+from anchorline.cli.suggest import SuggestingCommand, SuggestingGroup
 from anchorline.cli.tables import plain_console, show_table
 from anchorline.cli.values import format_size
 from anchorline.cli.warm_file import read_prefixes
 from anchorline.config import ServerConfig
 from anchorline.limits import Limits
+from anchorline.refusal import Refusal
 from anchorline.terminal import printable
 
 DEFAULT_URL = f"http://{ServerConfig().host}:{ServerConfig().port}"
@@ -59,6 +60,7 @@ class WarmedAnchor(Anchor, frozen=True, kw_only=True):
 class AnchorList(msgspec.Struct, frozen=True, kw_only=True):
     data: list[Anchor]
     pinned_bytes: Size
+    parked_pinned_bytes: Size = 0
     pin_budget_bytes: Size
 
 
@@ -170,7 +172,8 @@ def ls(*, client: Client, as_json: bool, cache_disk: Path | None, namespace: str
     listed = _answered(AnchorList, answer, client)
     _show(answer, as_json=as_json, table=_anchor_table(listed.data))
     if not as_json:
-        click.echo(f"{format_size(listed.pinned_bytes)} of {format_size(listed.pin_budget_bytes)} pinned")
+        parked = f", {format_size(listed.parked_pinned_bytes)} for other models" if listed.parked_pinned_bytes else ""
+        click.echo(f"{format_size(listed.pinned_bytes)} of {format_size(listed.pin_budget_bytes)} pinned{parked}")
 
 
 @cache_group.command("pin", cls=SuggestingCommand)

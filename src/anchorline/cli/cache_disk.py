@@ -13,7 +13,7 @@ from typing import Any
 import click
 from rich.table import Table
 
-from anchorline.cli.suggest import Refusal, SuggestingCommand
+from anchorline.cli.suggest import SuggestingCommand
 from anchorline.cli.tables import show_table
 from anchorline.cli.values import SizeType, format_size
 from anchorline.disk.directory import DiskDirectory
@@ -25,6 +25,7 @@ from anchorline.disk.offline import NamespaceFiles, collect, locked, look, verif
 from anchorline.disk.record import SegmentRecord
 from anchorline.disk.record_files import RecordFiles
 from anchorline.errors import ConfigError
+from anchorline.refusal import Refusal
 from anchorline.terminal import printable
 
 SHOWN_DIGITS = 12

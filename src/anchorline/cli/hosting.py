@@ -292,6 +292,7 @@ def host(
         for file, was in zip(files, before, strict=True):
             if stamp(file) != was:
                 raise ModelError(f"{file} was changed while it was loaded")
+        shared.metrics.count_engine(engine.stats)
         engine.start()
         loaded.pop_all()  # from here on nothing may be freed before the engine's thread has ended
     return Hosted(

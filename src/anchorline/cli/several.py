@@ -12,6 +12,7 @@ from anchorline.cli.hosting import Hosted, Settings, Shared, host, turn_memo
 from anchorline.config import EngineConfig, ModelConfig
 from anchorline.disk.namespace import Namespace
 from anchorline.engine.caches import take_or_make_cache
+from anchorline.engine.stats import EngineStats
 from anchorline.engine.stream import Clock
 from anchorline.llama.gguf_file import check_gguf
 from anchorline.llama.identity import namespace_facts
@@ -33,15 +34,28 @@ class ModelHost:
         """Raises ConfigError when the system cannot reserve --cache-ram."""
         self.shared = Shared.of(settings.server.limits)
         self._rules = rules
-        parked = ParkedCaches(HostArena(settings.engine.cache_ram_bytes if settings.engine.cache else 0))
+        self._keeps = settings.engine.cache
+        self._parked = ParkedCaches(HostArena(settings.engine.cache_ram_bytes if self._keeps else 0))
         self._models = {
-            named.name: _Kept(named.name, named.config, settings_for(named.config, settings), parked)
+            named.name: _Kept(named.name, named.config, settings_for(named.config, settings), self._parked)
             for named in settings.models
         }
 
     @property
     def names(self) -> Sequence[str]:
         return list(self._models)
+
+    def stats(self) -> EngineStats:
+        arena, none = self._parked.arena, EngineStats.of_none()
+        if not self._keeps:
+            return none
+        return replace(
+            none,
+            host_budget_bytes=arena.budget_bytes,
+            host_limit_bytes=arena.limit_bytes,
+            host_used_bytes=arena.used_bytes,
+            parked_pinned_bytes=self._parked.pinned_bytes,
+        )
 
     def check(self, name: str) -> None:
         path = model_path(self._models[name].config)
@@ -113,14 +127,18 @@ class _Kept:
 
     def leave(self, hosted: Hosted) -> None:
         """End the engine and park its cache. What it has to write has --shutdown-timeout for it."""
-        cache = hosted.engine.park(flush_seconds=self.settings.server.shutdown_seconds)
+        try:
+            cache = hosted.engine.park(flush_seconds=self.settings.server.shutdown_seconds)
+        except BaseException:
+            self.forget()
+            raise
         if cache is not None:
             assert self._identity is not None, "it was loaded"
             self._parked.park(self.name, self._identity, cache)
         self._cache = None
 
     def forget(self) -> None:
-        """It was not loaded after all: nobody will use the cache that it was to have."""
+        """Nobody will use its cache any more: it was not loaded after all, or did not leave in order."""
         if self._cache is not None:
             self._cache.discard()
             self._cache = None

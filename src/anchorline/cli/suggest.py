@@ -8,19 +8,7 @@ from typing import Any
 
 import click
 
-from anchorline.errors import AnchorlineError, ConfigError, ModelError
-
-
-class Refusal(click.ClickException):
-    """An error of ours, shown without a traceback."""
-
-    exit_code = 1
-
-
-class WrongSetting(Refusal):
-    """A setting or a model that cannot be used: the exit code of a wrong command line."""
-
-    exit_code = 2
+from anchorline.refusal import refusing
 
 
 class SuggestingCommand(click.Command):
@@ -49,7 +37,7 @@ class SuggestingCommand(click.Command):
 
 
 class SuggestingGroup(click.Group):
-    """A group that names the nearest command, and turns our own errors into one line and exit code 2."""
+    """A group that names the nearest command, and turns our own errors into one line and an exit code."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -61,12 +49,8 @@ class SuggestingGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
-        try:
+        with refusing():
             return super().invoke(ctx)
-        except (ConfigError, ModelError) as error:
-            raise WrongSetting(str(error)) from error
-        except AnchorlineError as error:
-            raise Refusal(str(error)) from error
 
 
 def nearest(text: str, known: Iterable[str]) -> str:

@@ -35,6 +35,10 @@ class Readers:
         for thread in self._threads:
             thread.join(timeout_seconds)
 
+    @property
+    def are_running(self) -> bool:
+        return any(thread.is_alive() for thread in self._threads)
+
     def _run(self) -> None:
         while (job := self._jobs.get()) is not None:
             with handing_on(self._failed):

@@ -120,3 +120,7 @@ class SegmentStore(Protocol):
 
     def close(self, timeout_seconds: float) -> None:
         """Write what is queued, pinned first, for as long as that; then stop. What is left is not there."""
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it touches no memory any more that it was given; a disk that hangs may outlast ``close``."""

@@ -161,6 +161,10 @@ class FileStore:
         self._readers.close(STOP_SECONDS)
         self._directory.close()
 
+    @property
+    def is_closed(self) -> bool:
+        return not self._writer.is_running and not self._readers.are_running
+
     # On the reader threads
 
     def _answer(self, record: SegmentRecord, target: memoryview, done: Callable[[bool], None]) -> None:

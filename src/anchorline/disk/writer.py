@@ -90,6 +90,10 @@ class Writer:
         # Now at most one block is still being written.
         self._thread.join(STOP_SECONDS)
 
+    @property
+    def is_running(self) -> bool:
+        return self._thread.is_alive()
+
     def _run(self) -> None:
         while (job := self._next()) is not None:
             with handing_on(self._failed):

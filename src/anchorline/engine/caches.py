@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 from anchorline.cache.host import HostArena
 from anchorline.cache.parked import ParkedCaches
+from anchorline.cache.pins import NO_PINS, OtherPins
 from anchorline.cache.policy import EVICTION
 from anchorline.cache.prefix_cache import PrefixCache
 from anchorline.cache.storage import GiveUp, nothing_parked
@@ -49,14 +50,19 @@ def take_or_make_cache(
     parked.arena.set_aside(runtime.limits.fork_bytes)
     cache = parked.take(model, identity)
     if cache is None:
-        cache = _new_cache(config, runtime, clock, parked.arena, drop_parked=parked.drop_next)
-    parked.expire_pins()
-    cache.pins.limit_bytes = max(0, _pin_budget_bytes(config, parked.arena) - parked.pinned_bytes)
+        cache = _new_cache(config, runtime, clock, parked.arena, drop_parked=parked.drop_next, other_pins=parked)
+    cache.pins.limit_bytes = _pin_budget_bytes(config, parked.arena)
     return cache
 
 
 def _new_cache(
-    config: EngineConfig, runtime: Runtime, clock: Clock, arena: HostArena, drop_parked: GiveUp = nothing_parked
+    config: EngineConfig,
+    runtime: Runtime,
+    clock: Clock,
+    arena: HostArena,
+    *,
+    drop_parked: GiveUp = nothing_parked,
+    other_pins: OtherPins = NO_PINS,
 ) -> PrefixCache:
     limits = runtime.limits
     return PrefixCache(
@@ -70,6 +76,7 @@ def _new_cache(
         keep_value=EVICTION[config.eviction],
         clock=clock,
         drop_parked=drop_parked,
+        other_pins=other_pins,
     )
 
 

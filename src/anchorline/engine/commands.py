@@ -57,9 +57,11 @@ class Asked:
 class PinListing:
     """A tenant's pins, least recently used first, and what all pins hold."""
 
-    pins: tuple[PinInfo, ...]
-    pinned_bytes: int
-    budget_bytes: int
+    pins: tuple[PinInfo, ...] = ()
+    pinned_bytes: int = 0
+    parked_bytes: int = 0
+    """What those of models hold that are not loaded."""
+    budget_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,12 +71,13 @@ class ListPins:
     def perform(self, loop: EngineLoop) -> PinListing:
         """Empty where the cache is off."""
         if loop.cache is None:
-            return PinListing(pins=(), pinned_bytes=0, budget_bytes=0)
+            return PinListing()
         loop.cache.expire_pins()
         pins, pinning = loop.cache.pins, loop.cache.pinning
         return PinListing(
             pins=tuple(pinning.info(pin) for pin in pins.of(self.tenant)),
             pinned_bytes=pins.pinned_bytes,
+            parked_bytes=pins.others.pinned_bytes,
             budget_bytes=pins.limit_bytes,
         )
 

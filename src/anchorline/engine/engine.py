@@ -215,6 +215,7 @@ class Engine:
             self._cache.discard()
             return None
         self._hear_out(EngineFailure(_ENDED))  # the store has told more since the thread ended
+        self._stats = self._snapshot()
         self._cache.leave_disk()
         return self._cache
 
@@ -367,8 +368,10 @@ class Engine:
             host_state_bytes=cache.tree.state_bytes,
             pin_budget_bytes=cache.pins.limit_bytes,
             pinned_bytes=cache.pins.pinned_bytes,
+            parked_pinned_bytes=cache.pins.others.pinned_bytes,
             pins=len(cache.pins),
             pins_ended=cache.pins.ended.copy(),
+            parked_pins_ended=cache.pins.others.ended.copy(),
             pins_refused=cache.pins.refused.copy(),
             cache=cache.counters.copy(),
             disk=DiskStats() if cache.disk is None else cache.disk.stats(),

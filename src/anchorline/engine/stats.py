@@ -51,9 +51,13 @@ class EngineStats:
     """Part of ``host_used_bytes``; the rest is rows."""
     pin_budget_bytes: int = 0
     pinned_bytes: int = 0
+    parked_pinned_bytes: int = 0
+    """What pins of models hold that are not loaded; within the same budget."""
     pins: int = 0
     pins_ended: Counter[str] = field(default_factory=Counter)
     """Pins that are gone, by reason (``PinEnd``). A copy."""
+    parked_pins_ended: Counter[str] = field(default_factory=Counter)
+    """The same of models that were not loaded then. A copy."""
     pins_refused: Counter[str] = field(default_factory=Counter)
     """Pins that were not made, by reason (``PinRefusal``). A copy."""
     cache: CacheCounters = field(default_factory=CacheCounters)
@@ -77,6 +81,10 @@ class EngineStats:
             decoded_tokens=0,
             preemptions=0,
         )
+
+    @property
+    def all_pins_ended(self) -> Counter[str]:
+        return self.pins_ended + self.parked_pins_ended
 
     @property
     def host_tokens(self) -> int:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from operator import attrgetter
+from typing import TypeAlias
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
@@ -49,6 +52,7 @@ _GAUGES = (
     _Declared("disk_indexed", "disk.indexed", "1 once all that was on disk at the start is known."),
     _Declared("pin_budget_bytes", "pin_budget_bytes", "Bytes that pins may hold (--pin-budget)."),
     _Declared("pinned_bytes", "pinned_bytes", "Bytes of pinned segments."),
+    _Declared("parked_pinned_bytes", "parked_pinned_bytes", "Bytes pinned of models that are not loaded."),
     _Declared("pins", "pins", "Pins held."),
 )
 _COUNTERS = (
@@ -81,13 +85,54 @@ _COUNTERS = (
     _Declared("pressure_episodes", "cache.pressure_episodes", "Times that the machine's memory ran short."),
     _Declared("pressure_bytes", "cache.pressure_bytes", "Bytes given up for want of the machine's memory."),
 )
+_COUNTERS_BY_REASON = (
+    _Declared("dropped_idle", "dropped_idle", "Idle sequences dropped from the live KV cache."),
+    _Declared("unsaved_cuts", "cache.unsaved", "Cuts that were not saved, by reason."),
+    _Declared("unmerged_chains", "cache.unmerged", "Failed attempts to shorten a chain, by reason."),
+    _Declared("disk_unwritten", "disk.store.unwritten", "Rows and states not written to disk, by reason."),
+    _Declared("disk_faults", "disk.store.faults", "Files that could not be used or written, by reason."),
+    _Declared("disk_unattached", "disk.unattached", "Files that fit no history, by reason."),
+    _Declared("pins_ended", "all_pins_ended", "Pins that are gone, by reason."),
+    _Declared("pins_refused", "pins_refused", "Pins that were not made, by reason."),
+)
+
+_Counts: TypeAlias = Counter[tuple[str, str]]
+"""By name and reason, which is empty where a counter has none."""
+
+
+class EngineCounts:
+    """What engines have counted that run one after another. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._counted_before: _Counts = Counter()
+        """By earlier engines, less what the latest one, whose cache may not be new, has begun with."""
+        self._latest: StatsSource = EngineStats.of_none
+
+    def begin(self, stats: StatsSource) -> None:
+        """The next engine is about to start, and the one before has ended."""
+        with self._lock:
+            self._counted_before = self._total()
+            self._counted_before.subtract(_counts_of(stats()))
+            self._latest = stats
+
+    def total(self) -> _Counts:
+        """The sums as of now."""
+        with self._lock:
+            return self._total()
+
+    def _total(self) -> _Counts:
+        total = self._counted_before.copy()
+        total.update(_counts_of(self._latest()))
+        return total
 
 
 class EngineCollector(Collector):
-    """One consistent snapshot per scrape; unregistered with its registry."""
+    """Gauges of one consistent snapshot per scrape, and what engines have counted; unregistered with its registry."""
 
-    def __init__(self, stats: StatsSource) -> None:
+    def __init__(self, stats: StatsSource, counts: EngineCounts) -> None:
         self._stats = stats
+        self._counts = counts
 
     def describe(self) -> Iterator[GaugeMetricFamily]:
         """Nothing: registration must not ask an engine that is still starting."""
@@ -99,20 +144,21 @@ class EngineCollector(Collector):
             yield GaugeMetricFamily(
                 f"anchorline_{gauge.name}", gauge.help, value=_number(attrgetter(gauge.field)(stats))
             )
-        for counter in _COUNTERS:
-            value = float(attrgetter(counter.field)(stats))
-            yield CounterMetricFamily(f"anchorline_{counter.name}", counter.help, value=value)
         yield _by_class("host_class_tokens", "Tokens in the host tier, by class of call.", stats.host_tokens_by_class)
-        yield _by_reason("dropped_idle", "Idle sequences dropped from the live KV cache.", stats.dropped_idle)
-        yield _by_reason("unsaved_cuts", "Cuts that were not saved, by reason.", stats.cache.unsaved)
-        yield _by_reason("unmerged_chains", "Failed attempts to shorten a chain, by reason.", stats.cache.unmerged)
-        yield _by_reason(
-            "disk_unwritten", "Rows and states not written to disk, by reason.", stats.disk.store.unwritten
-        )
-        yield _by_reason("disk_faults", "Files that could not be used or written, by reason.", stats.disk.store.faults)
-        yield _by_reason("disk_unattached", "Files that fit no history, by reason.", stats.disk.unattached)
-        yield _by_reason("pins_ended", "Pins that are gone, by reason.", stats.pins_ended)
-        yield _by_reason("pins_refused", "Pins that were not made, by reason.", stats.pins_refused)
+        total = self._counts.total()
+        for counter in _COUNTERS:
+            value = float(total[counter.name, ""])
+            yield CounterMetricFamily(f"anchorline_{counter.name}", counter.help, value=value)
+        for counter in _COUNTERS_BY_REASON:
+            counts = {reason: count for (name, reason), count in total.items() if name == counter.name}
+            yield _by_reason(counter.name, counter.help, counts)
+
+
+def _counts_of(stats: EngineStats) -> _Counts:
+    counts: _Counts = Counter({(each.name, ""): attrgetter(each.field)(stats) for each in _COUNTERS})
+    for each in _COUNTERS_BY_REASON:
+        counts.update({(each.name, reason): count for reason, count in attrgetter(each.field)(stats).items()})
+    return counts
 
 
 def _by_class(name: str, help: str, tokens: Mapping[CallClass, int]) -> GaugeMetricFamily:

@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
 from anchorline.engine.request import CallReport
-from anchorline.metrics.engine import EngineCollector, StatsSource
+from anchorline.metrics.engine import EngineCollector, EngineCounts, StatsSource
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 
@@ -21,6 +21,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        self._engines = EngineCounts()
         self.requests = self._counter("requests", "HTTP requests by endpoint and status.", "endpoint", "status")
         self.tokens = self._counter(
             "tokens", "Tokens by source: resident and host were restored, prefilled and generated computed.", "source"
@@ -44,8 +45,12 @@ class Metrics:
         self.ttft_seconds = self._seconds("ttft", "Time from receipt to the first token.", _LONG_SECONDS)
 
     def watch_engine(self, stats: StatsSource) -> None:
-        """Read the engine's own counters through ``stats`` at every scrape."""
-        self.registry.register(EngineCollector(stats))
+        """Read the gauges of the engine that runs through ``stats`` at every scrape."""
+        self.registry.register(EngineCollector(stats, self._engines))
+
+    def count_engine(self, stats: StatsSource) -> None:
+        """From now on also count what an engine does that is about to start; the one before has ended."""
+        self._engines.begin(stats)
 
     def count_request(self, *, endpoint: str, status: int) -> None:
         self.requests.labels(endpoint, str(status)).inc()

@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from anchorline.api.errors import ApiError
 from anchorline.config import ServerConfig
 from anchorline.server.caller import is_admitted
-from anchorline.server.log import error_line, logger
+from anchorline.server.log import log_error
 from anchorline.server.responses import error_response
 
 OPEN_PATHS = frozenset({"/health"})
@@ -91,7 +91,7 @@ class AccessGuard:
         if refusal is None:
             await self._app(scope, receive, send)
             return
-        logger.info(error_line(refusal, method=scope["method"], path=scope["path"], request_id=None))
+        log_error(refusal, scope)
         await error_response(refusal, scope)(scope, receive, send)
 
     def allows_host(self, value: str) -> bool:

@@ -13,12 +13,10 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from anchorline.api.errors import ApiError, api_error
-from anchorline.api.messages_errors import speaks_messages
 from anchorline.errors import AnchorlineError
 from anchorline.metrics.metrics import Metrics
-from anchorline.server.log import error_line
-from anchorline.server.log import logger as request_logger
-from anchorline.server.responses import INTERNAL_ERROR, REQUEST_ID, SHUTTING_DOWN, error_response
+from anchorline.server.log import log_error
+from anchorline.server.responses import INTERNAL_ERROR, REQUEST_ID, SHUTTING_DOWN, error_response, speaks_anthropic
 
 logger = logging.getLogger("anchorline.server")
 
@@ -40,7 +38,7 @@ class Edge:
             await self._app(scope, receive, send)
             return
         status: int | None = None
-        if speaks_messages(scope["path"]):
+        if speaks_anthropic(scope):
             scope[REQUEST_ID] = f"req_{self._new_id()}"
 
         async def send_noting_status(message: Message) -> None:
@@ -92,6 +90,5 @@ async def on_client_disconnect(request: Request, error: Exception) -> Response:
 
 
 def _answer(request: Request, error: ApiError) -> Response:
-    request_id = request.scope.get("anchorline.id")
-    request_logger.info(error_line(error, method=request.method, path=request.url.path, request_id=request_id))
+    log_error(error, request.scope)
     return error_response(error, request.scope)

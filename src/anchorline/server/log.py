@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
+from starlette.types import Scope
+
 from anchorline.api.errors import ApiError
 from anchorline.api.explanation import Explanation
 from anchorline.api.explanation_words import place_text
@@ -54,6 +56,12 @@ def call_line(
     if rewriting.floated_lines:
         pairs["floated"] = rewriting.floated_tokens
     return _line(pairs)
+
+
+def log_error(error: ApiError, scope: Scope) -> None:
+    """Note a request that was refused or failed."""
+    line = error_line(error, method=scope["method"], path=scope["path"], request_id=scope.get("anchorline.id"))
+    logger.info(line)
 
 
 def error_line(error: ApiError, *, method: str, path: str, request_id: str | None) -> str:

@@ -18,17 +18,13 @@ from anchorline.api.tokens import (
     tokenize_reply,
 )
 from anchorline.engine.stats import EngineStats
+from anchorline.errors import ModelNotFound
 from anchorline.metrics.metrics import CONTENT_TYPE
 from anchorline.server.body import read_body
 from anchorline.server.caller import tenant_of
 from anchorline.server.prepare import build_chat
-from anchorline.server.responses import error_response, json_response
+from anchorline.server.responses import error_response, json_response, speaks_anthropic
 from anchorline.server.state import ServerState
-
-
-def speaks_anthropic(request: Request) -> bool:
-    """Whether the client names that protocol's version."""
-    return "anthropic-version" in request.headers
 
 
 def engine_health(stats: EngineStats) -> dict[str, str]:
@@ -60,17 +56,16 @@ class Routes:
 
     async def models(self, request: Request) -> Response:
         """In the shape of the protocol that the client names: Anthropic's sends its version."""
-        listed = anthropic_model_list if speaks_anthropic(request) else model_list
+        listed = anthropic_model_list if speaks_anthropic(request.scope) else model_list
         return json_response(listed(self._state.served))
 
     async def model(self, request: Request) -> Response:
         name = request.path_params["name"]
-        if name == self._state.served.name:
-            described = anthropic_model if speaks_anthropic(request) else model_object
-            return json_response(described(self._state.served))
-        message = f"the model {name[:200]!r} is not served"
-        unknown = ApiError(status=404, message=message, param="model", code="model_not_found")
-        return error_response(unknown, request.scope)
+        served = self._state.served
+        if name != served.name:
+            raise ModelNotFound(name, known=[served.name])
+        described = anthropic_model if speaks_anthropic(request.scope) else model_object
+        return json_response(described(served))
 
     async def props(self, request: Request) -> Response:
         return json_response(props(self._state.served))

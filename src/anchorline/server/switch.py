@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
 from typing import Protocol
 
 from starlette.types import ASGIApp
@@ -54,6 +56,9 @@ class ModelSource(Protocol):
 
     @property
     def names(self) -> Sequence[str]: ...
+
+    def stats(self) -> EngineStats:
+        """The gauges while none is loaded. Does not take long; for any thread."""
 
     def check(self, name: str) -> None:
         """Raises AnchorlineError when it is plain that it cannot be loaded."""
@@ -173,9 +178,9 @@ class ModelSwitch:
         return len(self._waiting)
 
     def stats(self) -> EngineStats:
-        """Those of the loaded model; for any thread."""
+        """The gauges of the loaded model, or of none; for any thread."""
         loaded = self._loaded
-        return EngineStats.of_none() if loaded is None else loaded.hosted.state.engine.stats()
+        return self.source.stats() if loaded is None else loaded.hosted.state.engine.stats()
 
     # -- turns --------------------------------------------------------------------------------
 
@@ -279,21 +284,30 @@ class ModelSwitch:
     async def _unload(self) -> None:
         loaded = self._loaded
         if loaded is not None:
-            await loaded.app.close()
+            with _going_on("ending what goes on beside the calls of", loaded.name):
+                await loaded.app.close()
             await self._workers.run(lambda: self._stop(loaded))
             # What the engine told the event loop at its end has been heard by now: nothing asks its tokenizer any more.
             self._stopped.append(loaded)
         for stopped in list(self._stopped):
-            if await self._workers.run(stopped.hosted.free):
+            if await self._workers.run(partial(self._free, stopped)):
                 self._stopped.remove(stopped)
-                log.info("%s is unloaded", stopped.name)
             else:
                 log.error("%s stays in memory until the next switch: a request is still being rendered", stopped.name)
 
     def _stop(self, loaded: _Loaded) -> None:
         """Called once for each, by the event loop's thread or by the one that loads: whoever comes to it."""
         self._loaded = None
-        loaded.hosted.stop()
+        with _going_on("ending", loaded.name):
+            loaded.hosted.stop()
+
+    def _free(self, stopped: _Loaded) -> bool:
+        """False while a thread uses it; what could not be freed is not tried again."""
+        with _going_on("freeing", stopped.name):
+            if not stopped.hosted.free():
+                return False
+            log.info("%s is unloaded", stopped.name)
+        return True
 
     def close(self, *, timeout_seconds: float) -> None:
         """Unload what is loaded, once the event loop has ended; what is being loaded then is left so.
@@ -304,4 +318,13 @@ class ModelSwitch:
             return
         if self._workers.close(timeout_seconds=timeout_seconds) and (loaded := self._loaded) is not None:
             self._stop(loaded)
-            loaded.hosted.free()
+            self._free(loaded)
+
+
+@contextmanager
+def _going_on(doing: str, name: str) -> Iterator[None]:
+    """What goes wrong inside is logged, and costs no other model anything."""
+    try:
+        yield
+    except Exception:
+        log.exception("%s %s failed", doing, name)

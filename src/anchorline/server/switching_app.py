@@ -31,8 +31,9 @@ from anchorline.server.caller import is_admitted
 from anchorline.server.early_stream import EarlyStream
 from anchorline.server.generate import Endpoint
 from anchorline.server.leaving import left
-from anchorline.server.responses import failure, json_response
-from anchorline.server.routes import engine_health, speaks_anthropic
+from anchorline.server.log import log_error
+from anchorline.server.responses import failure, json_response, speaks_anthropic
+from anchorline.server.routes import engine_health
 from anchorline.server.state import PING_SECONDS
 from anchorline.server.switch import Lease, ModelSwitch
 
@@ -100,12 +101,12 @@ class SwitchRoutes:
         return json_response({"status": "ok", **detail})
 
     async def models(self, request: Request) -> Response:
-        shown = listed_anthropic_models if speaks_anthropic(request) else listed_models
+        shown = listed_anthropic_models if speaks_anthropic(request.scope) else listed_models
         return json_response(shown(self._listed()))
 
     async def model(self, request: Request) -> Response:
         name = self._switch.name_of(request.path_params["name"])
-        shown = listed_anthropic_model if speaks_anthropic(request) else listed_model
+        shown = listed_anthropic_model if speaks_anthropic(request.scope) else listed_model
         return json_response(next(shown(listed) for listed in self._listed() if listed.name == name))
 
     async def metrics(self, request: Request) -> Response:
@@ -145,8 +146,10 @@ class Dispatch:
         except BaseException as error:
             if not stream.takes_error:
                 raise
+            told = failure(error)
+            log_error(told, scope)
             with suppress(OSError):  # the client has left, too
-                await stream.fail(failure(error))
+                await stream.fail(told)
             if not isinstance(error, AnchorlineError):
                 raise
 

@@ -1,0 +1,49 @@
+"""Benchmarks that cannot do their work say why in one line, without a traceback."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from anchorline.bench import long_sessions, warm_turn
+from anchorline.bench.process import ServerFailed
+
+OF_A_MODEL = [
+    path for path in sorted((Path(__file__).parents[2] / "benchmarks").glob("*.py")) if "--model" in path.read_text()
+]
+NO_MODEL = ("--model", "/no/such.gguf")
+
+
+@pytest.mark.parametrize("path", OF_A_MODEL, ids=lambda path: path.stem)
+def test_a_benchmark_that_fails_says_why_in_one_line(path: Path) -> None:
+    done = subprocess.run([sys.executable, path, *NO_MODEL], capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode in (1, 2)
+    assert done.stderr.startswith("Error: ")
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("module", [long_sessions, warm_turn])
+def test_without_its_model_a_bench_ends_as_with_a_wrong_command_line(module: object) -> None:
+    done = CliRunner().invoke(module.main, NO_MODEL)  # type: ignore[attr-defined]
+    assert (done.exit_code, done.output) == (2, "Error: no model file at /no/such.gguf\n")
+
+
+def test_what_the_server_says_is_passed_on() -> None:
+    sizes = ("--ctx", "1024", "--head-tokens", "64", "--tokens", "256")
+    done = CliRunner().invoke(long_sessions.main, [*sizes, "--serve-args", "--ubatch 256"])
+    assert done.exit_code == 1
+    said = "the server ended with code 2 before it listened: No such option: --ubatch; did you mean --ubatch-size?"
+    assert done.output == f"Error: {said}\n"
+
+
+def test_the_memory_of_a_server_that_has_ended_is_not_read() -> None:
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
+    with pytest.raises(ServerFailed):
+        long_sessions.process_bytes(ended.pid, "VmHWM")
+    ended.wait()
