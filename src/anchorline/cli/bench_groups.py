@@ -73,7 +73,7 @@ def run_group(model: str, group: Group, settings: BenchSettings, *, console: Con
         )
         kind = measure_footprint(files.served, KIND_CONTEXT).kind
         try:
-            _measure(model, files, group, settings, found=found, console=console)
+            _measure(model, files, group, settings, disk=Path(folder) / "disk", found=found, console=console)
         except (CallFailed, Unreachable, ServerFailed) as error:
             failure = str(error)
     return ModelResult(
@@ -89,14 +89,21 @@ def run_group(model: str, group: Group, settings: BenchSettings, *, console: Con
 
 
 def _measure(
-    model: str, files: ModelFiles, group: Group, settings: BenchSettings, *, found: _Found, console: Console
+    model: str,
+    files: ModelFiles,
+    group: Group,
+    settings: BenchSettings,
+    *,
+    disk: Path,
+    found: _Found,
+    console: Console,
 ) -> None:
     """Run all workloads on all servers; adds to ``found`` call by call, and at the end which servers failed."""
     with ExitStack() as stack:
         status = stack.enter_context(console.status(f"{model}: starting servers"))
         renderer = AnchorlineServer(_arguments(files, group, settings, context_tokens=RENDERING_CONTEXT))
         stack.callback(renderer.close)
-        entrants = _entrants(files, group, settings)
+        entrants = _entrants(files, group, settings, disk=disk)
         lineup = stack.enter_context(Lineup(entrants, needed=(OURS, NO_CACHE), render=renderer.prompt))
         lineup.warm_up(warm_up_body())
         words_per_token = renderer.words_per_token()
@@ -132,20 +139,21 @@ def _absences(group: Group, settings: BenchSettings) -> list[Absence]:
     return absences + [Absence(workloads=group.workloads, server=name, reason="not installed") for name in missing]
 
 
-def _entrants(files: ModelFiles, group: Group, settings: BenchSettings) -> list[Entrant]:
+def _entrants(files: ModelFiles, group: Group, settings: BenchSettings, *, disk: Path) -> list[Entrant]:
     ours = _arguments(files, group, settings, context_tokens=group.context_tokens)
-    entrants = [Entrant(name=OURS, start=lambda: AnchorlineServer([*ours, *settings.serve_args]))]
+    told = [*(("--cache-disk", str(disk)) if group.cache_disk else ()), *settings.serve_args]
+    entrants = [Entrant(name=OURS, start=lambda: AnchorlineServer([*ours, *told]))]
     if group.uncached:
         entrants.append(Entrant(name=NO_CACHE, start=lambda: AnchorlineServer([*ours, "--no-cache"])))
     if files.peer is not None:
-        told = PeerSettings(
+        peer = PeerSettings(
             model=files.peer,
             context_tokens=group.context_tokens,
             parallel=PARALLEL,
             threads=settings.threads,
             flash_attention=group.flash_attention,
         )
-        entrants += [peer_entrant(name, told, python=python) for name, python in settings.pythons.items()]
+        entrants += [peer_entrant(name, peer, python=python) for name, python in settings.pythons.items()]
     return entrants
 
 

@@ -11,6 +11,7 @@ from anchorline.bench.standing.plan import (
     MIX,
     QUICK_WORKLOADS,
     RECORDED,
+    RESTART,
     TOOL_SESSION,
     WORKLOADS,
     Group,
@@ -50,10 +51,16 @@ def test_a_file_is_whole_for_the_tool_session_alone() -> None:
     assert kept == {name: None if name == TOOL_SESSION else CUT_LAYERS for name in WORKLOADS}
 
 
-def test_a_quick_bench_cuts_files_and_has_the_servers_of_a_model_started_once() -> None:
-    (group,) = groups(*QUICK_WORKLOADS, quick=True)
-    assert (group.workloads, group.layers) == (QUICK_WORKLOADS, CUT_LAYERS)
-    assert group.rounds < groups(TOOL_SESSION)[0].rounds
+def test_a_quick_bench_cuts_files_and_starts_servers_anew_for_the_restart_alone() -> None:
+    first, restart = groups(*QUICK_WORKLOADS, quick=True)
+    assert (first.workloads, restart.workloads) == (QUICK_WORKLOADS[:-1], (RESTART,))
+    assert first.layers == restart.layers == CUT_LAYERS
+    assert first.rounds < groups(TOOL_SESSION)[0].rounds
+
+
+def test_only_the_restart_is_measured_with_the_disk_tier() -> None:
+    for quick in (False, True):
+        assert [group.workloads for group in groups(quick=quick) if group.cache_disk] == [(RESTART,)]
 
 
 def test_test_models_are_whole_and_layers_that_were_asked_for_hold_everywhere() -> None:
@@ -64,8 +71,8 @@ def test_test_models_are_whole_and_layers_that_were_asked_for_hold_everywhere() 
 def test_the_server_without_a_cache_runs_what_does_not_take_hours() -> None:
     uncached = {name for group in groups() for name in group.uncached}
     assert uncached == set(QUICK_WORKLOADS)
-    (quick,) = groups(*QUICK_WORKLOADS, quick=True)
-    assert quick.uncached == (TOOL_SESSION,)
+    quick = [group.uncached for group in groups(*QUICK_WORKLOADS, quick=True)]
+    assert quick == [(TOOL_SESSION,), ()]
 
 
 def test_the_context_holds_two_conversations() -> None:

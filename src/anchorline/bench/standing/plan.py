@@ -13,6 +13,7 @@ MIX_AT_ONCE = "mix-at-once"
 LONG = "long"
 TOOL_SESSION = "tool-session"
 FAN_OUT = "fan-out"
+RESTART = "restart"
 RECORDED = (HERMES, MIX, MIX_AT_ONCE)
 WORKLOADS = (*SYNTHETIC, *RECORDED)
 QUICK_WORKLOADS = tuple(name for name in SYNTHETIC if name != LONG)
@@ -50,6 +51,8 @@ class Group:
     """Of all servers."""
     uncached: tuple[str, ...]
     """Those that the server without a cache runs too; it prefills every prompt from its first token."""
+    cache_disk: bool = False
+    """Whether our server has its disk tier, as it has by default with model files."""
 
 
 def choose(named: Sequence[str], *, quick: bool, has_traces: bool) -> tuple[tuple[str, ...], dict[str, str]]:
@@ -79,7 +82,9 @@ def groups_of(
     groups = []
     short = tuple(name for name in workloads if name in QUICK_WORKLOADS)
     whole = tuple(name for name in short if name == TOOL_SESSION and from_file and not quick and layers is None)
-    for names, kept in ((whole, None), (tuple(name for name in short if name not in whole), cut)):
+    restart = tuple(name for name in short if name == RESTART)
+    rest = tuple(name for name in short if name not in (*whole, *restart))
+    for names, kept in ((whole, None), (rest, cut), (restart, cut)):
         if names:
             groups.append(
                 Group(
@@ -90,6 +95,7 @@ def groups_of(
                     rounds=wanted,
                     flash_attention=QUICKER,
                     uncached=tuple(name for name in names if name == TOOL_SESSION or not quick),
+                    cache_disk=names == restart,
                 )
             )
     for name, context in ((LONG, LONG_CONTEXT), *((name, RECORDED_CONTEXT) for name in RECORDED)):
