@@ -10,7 +10,7 @@ from rich.table import Table
 
 from anchorline.bench.standing.facts import Facts
 from anchorline.bench.standing.measures import Sample, Summary, faults_of, summarise
-from anchorline.bench.standing.plan import FAN_OUT, HERMES, MIX, TOOL_SESSION
+from anchorline.bench.standing.plan import FAN_OUT, HERMES, MIX, RESTART, TOOL_SESSION
 from anchorline.bench.standing.servers import LOADS_NO_GGUF, OURS
 
 GIB = 1 << 30
@@ -81,6 +81,7 @@ class BenchReport:
 HEADLINE = {
     TOOL_SESSION: "three turns with tool results",
     FAN_OUT: "one action of a person: chat, title, memory, a second session",
+    RESTART: "two turns, a restart of the server, a third turn",
     HERMES: "a recorded Hermes session with its side calls",
     MIX: "six recorded agents taking turns",
 }
