@@ -164,6 +164,54 @@ def test_what_leaves_is_counted_by_reason() -> None:
     assert harness.loop.idle.dropped[DropReason.NO_ROOM] > 0
 
 
+def tight(kind: MemoryKind = MemoryKind.PLAIN, *, context_tokens: int = 300) -> Harness:
+    """Room for one long sequence and half of another, and a host tier that keeps next to nothing."""
+    runtime = FakeRuntime(context_tokens=context_tokens, sequences=4, batch_tokens=16, kind=kind)
+    return Harness(runtime, parallel=2, resident_idle=2, cache_bytes=1 << 10)
+
+
+def test_who_makes_room_keeps_its_beginning() -> None:
+    harness = tight()
+    harness.ask(make_prompt(FIRST, head=HEAD))
+    harness.ask(make_prompt(OTHER[:150], head=HEAD))
+    assert not harness.loop.idle.dropped
+    back = harness.report(goes_on(MemoryKind.PLAIN, FIRST))
+    assert 100 < back.resident_tokens < len(FIRST)
+
+
+def test_who_is_forked_makes_room_behind_what_the_fork_shares() -> None:
+    harness, long = tight(context_tokens=500), FIRST * 2
+    harness.ask(make_prompt(long, head=HEAD))
+    forking = [*FIRST[:10], *OTHER[:150]]
+    recorder = harness.ask(make_prompt(forking, head=HEAD))
+    assert recorder.report is not None
+    assert (recorder.report.plan, recorder.report.resident_tokens) == (PlanKind.FORK, 10)
+    assert recorder.tokens[0] == expected_reply(forking, 4)
+    back = harness.report(goes_on(MemoryKind.PLAIN, long))
+    assert 300 < back.resident_tokens < len(long)
+
+
+@pytest.mark.parametrize("kind", [MemoryKind.WINDOWED, MemoryKind.HYBRID])
+def test_who_cannot_be_trimmed_makes_room_as_a_whole(kind: MemoryKind) -> None:
+    harness = tight(kind)
+    harness.ask(make_prompt(FIRST, head=HEAD))
+    harness.ask(make_prompt(OTHER[:150], head=HEAD))
+    assert harness.loop.idle.dropped == {DropReason.NO_ROOM: 1}
+
+
+def test_a_full_pool_takes_no_more_than_a_batch_from_who_is_idle() -> None:
+    harness = tight()
+    harness.ask(make_prompt(FIRST, head=HEAD))
+    _, running = harness.open(make_prompt(OTHER[:94], head=HEAD), max_tokens=20)
+    while not running.has_ended:
+        harness.loop.step()
+    assert harness.loop.preemptions == 0
+    assert not harness.loop.idle.dropped
+    assert running.tokens[0] == expected_reply(OTHER[:94], 20)
+    back = harness.report(goes_on(MemoryKind.PLAIN, FIRST))
+    assert 100 < back.resident_tokens < len(FIRST)
+
+
 @pytest.mark.parametrize("arch", ["llama", "qwen35"])
 def test_a_real_conversation_comes_back_with_as_little_to_prefill(arch: str) -> None:
     model = load_model(ModelConfig(model=f"test:{arch}"))

@@ -50,6 +50,18 @@ class IdleSequences:
         self.pool.drop(live)
         self.dropped[reason] += 1
 
+    def shorten(self, live: LiveSequence, cells: int, *, kept_tokens: int = 0) -> None:
+        """Free the last ``cells`` of a sequence, but none of its first ``kept_tokens``.
+
+        Without such it goes when nothing would be left, or when it cannot be trimmed.
+        """
+        length = max(live.length - cells, kept_tokens)
+        if not kept_tokens and (length <= live.shared or not self.runtime.capabilities.can_trim):
+            self.drop(live, DropReason.NO_ROOM)
+        elif length < live.length:
+            self.saver.flush(live)
+            self.pool.trim(live, length)
+
     def keep(self, number: int, reason: DropReason) -> bool:
         """Drop the least recently used beyond ``number``; True when one went."""
         idle = self.pool.idle()
