@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from anchorline.cache.chains import host_chain
+from anchorline.cache.chains import host_chain, restore_spans
 from anchorline.cache.plan import Speeds, restore_seconds
 from anchorline.cache.prefix_cache import PrefixCache
 from anchorline.engine.crowding import Ahead, Idle, choose_leaving, most_saved
@@ -51,16 +51,24 @@ class IdleSequences:
         self.dropped[reason] += 1
 
     def shorten(self, live: LiveSequence, cells: int, *, kept_tokens: int = 0) -> None:
-        """Free the last ``cells`` of a sequence, but none of its first ``kept_tokens``.
+        """Free the last ``cells`` of a sequence or more, but none of its first ``kept_tokens``.
 
         Without such it goes when nothing would be left, or when it cannot be trimmed.
         """
-        length = max(live.length - cells, kept_tokens)
+        self.saver.flush(live)
+        length = max(self._import_start(live, live.length - cells), kept_tokens)
         if not kept_tokens and (length <= live.shared or not self.runtime.capabilities.can_trim):
             self.drop(live, DropReason.NO_ROOM)
         elif length < live.length:
-            self.saver.flush(live)
             self.pool.trim(live, length)
+
+    def _import_start(self, live: LiveSequence, position: int) -> int:
+        """Where the import begins that puts back what lies behind ``position``: all of it takes cells meanwhile."""
+        if self.cache is None:
+            return position
+        match = self.cache.match(live.prompt, live.decoded)
+        spans = restore_spans(match, 0, match.restorable)
+        return next((span.start for span in spans if span.start < position < span.end), position)
 
     def keep(self, number: int, reason: DropReason) -> bool:
         """Drop the least recently used beyond ``number``; True when one went."""

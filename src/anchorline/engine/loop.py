@@ -363,7 +363,7 @@ class EngineLoop:
             self.idle.keep(0, DropReason.SURPLUS)
 
     def _make_room(self) -> list[Call]:
-        """The pool is full: take a batch of cells of the oldest idle sequence, else preempt the stream admitted last."""
+        """The pool is full: take a batch of cells of the oldest idle sequence, or preempt the last stream."""
         idle = self.pool.idle()
         if idle:
             self.idle.shorten(idle[0], self.runtime.limits.batch_tokens)
