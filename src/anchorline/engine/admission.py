@@ -69,7 +69,7 @@ class Admission:
         return self.runtime.capabilities.has_state
 
     def admit(self, stream: Stream) -> Outcome:
-        """Try to start ``stream``; when it must wait on, nothing changed but idle sequences dropped, and its hold."""
+        """Try to start ``stream``; when it must wait on, nothing changed but the idle sequences, and its hold."""
         started = self.clock()
         self._end_hold(stream, started)
         prospect = self.prospector.look(stream, self.prospector.match(stream))

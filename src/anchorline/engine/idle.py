@@ -44,23 +44,42 @@ class IdleSequences:
     meter: SpeedMeter
     dropped: Counter[str] = field(default_factory=Counter)
     """By ``DropReason``."""
+    shortened: int = 0
+    """How often one lost its end alone."""
 
     def drop(self, live: LiveSequence, reason: DropReason) -> None:
         self.saver.flush(live)
         self.pool.drop(live)
         self.dropped[reason] += 1
 
+    def make_room(self, cells: int) -> bool:
+        """Shorten the least recently used by ``cells``; of a stateful model drop all. False when none is idle."""
+        idle = self.pool.idle()
+        if idle and self.runtime.capabilities.can_trim:
+            self.shorten(idle[0], cells)
+            return True
+        return self.keep(0, DropReason.NO_ROOM)
+
     def shorten(self, live: LiveSequence, cells: int, *, kept_tokens: int = 0) -> None:
         """Free the last ``cells`` of a sequence or more, but none of its first ``kept_tokens``.
 
-        Without such it goes when nothing would be left, or when it cannot be trimmed.
+        Cells that others hold, too, would not be free: a sequence that would have none but those goes, unless some are
+        to be kept. So does one that cannot be trimmed.
         """
-        self.saver.flush(live)
-        length = max(self._import_start(live, live.length - cells), kept_tokens)
-        if not kept_tokens and (length <= live.shared or not self.runtime.capabilities.can_trim):
+        if not self.runtime.capabilities.can_trim:
+            assert not kept_tokens
             self.drop(live, DropReason.NO_ROOM)
-        elif length < live.length:
+            return
+        self.saver.flush(live)
+        common = self.pool.common_tokens(live)
+        length = self._import_start(live, live.length - cells)
+        if length <= common and not kept_tokens:
+            self.drop(live, DropReason.NO_ROOM)
+            return
+        length = max(length, common, kept_tokens)
+        if length < live.length:
             self.pool.trim(live, length)
+            self.shortened += 1
 
     def _import_start(self, live: LiveSequence, position: int) -> int:
         """Where the import begins that puts back what lies behind ``position``: all of it takes cells meanwhile."""

@@ -363,10 +363,8 @@ class EngineLoop:
             self.idle.keep(0, DropReason.SURPLUS)
 
     def _make_room(self) -> list[Call]:
-        """The pool is full: take a batch of cells of the oldest idle sequence, or preempt the last stream."""
-        idle = self.pool.idle()
-        if idle:
-            self.idle.shorten(idle[0], self.runtime.limits.batch_tokens)
+        """The pool is full: take a batch of cells of the idle sequences, or preempt the stream admitted last."""
+        if self.idle.make_room(self.runtime.limits.batch_tokens):
             return []
         youngest = self.running[-1]
         if len(self.running) == 1:
