@@ -63,8 +63,8 @@ class IdleSequences:
     def shorten(self, live: LiveSequence, cells: int, *, kept_tokens: int = 0) -> None:
         """Free the last ``cells`` of a sequence or more, but none of its first ``kept_tokens``.
 
-        Cells that others hold, too, would not be free: a sequence that would have none but those goes, unless some are
-        to be kept. So does one that cannot be trimmed.
+        Cells that others hold, too, are not free without it, so it keeps them, or goes if it would have no others and
+        none are to be kept. One that cannot be trimmed goes.
         """
         if not self.runtime.capabilities.can_trim:
             assert not kept_tokens
