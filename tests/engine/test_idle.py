@@ -11,7 +11,7 @@ from anchorline.config import EngineConfig, ModelConfig
 from anchorline.engine.caches import make_cache
 from anchorline.engine.idle import DropReason
 from anchorline.engine.loop import EngineLoop
-from anchorline.engine.request import CallReport, GenerationRequest, PlanKind
+from anchorline.engine.request import CallReport, GenerationRequest, PlanKind, SampledToken
 from anchorline.engine.stream import open_call
 from anchorline.llama.interface import MemoryKind, SamplingParams
 from anchorline.llama.model import Model, load_model
@@ -162,6 +162,121 @@ def test_what_leaves_is_counted_by_reason() -> None:
     assert harness.loop.idle.dropped == {DropReason.SURPLUS: 1}
     harness.ask(make_prompt([n % 41 for n in range(1990)]))
     assert harness.loop.idle.dropped[DropReason.NO_ROOM] > 0
+
+
+def tight(
+    kind: MemoryKind = MemoryKind.PLAIN,
+    *,
+    context_tokens: int = 300,
+    parallel: int = 2,
+    cache_bytes: int = 1 << 10,
+) -> Harness:
+    """Room for one long sequence and half of another, and a host tier that keeps next to nothing."""
+    runtime = FakeRuntime(context_tokens=context_tokens, sequences=parallel + 2, batch_tokens=16, kind=kind)
+    return Harness(runtime, parallel=parallel, resident_idle=2, cache_bytes=cache_bytes)
+
+
+def test_who_makes_room_keeps_its_beginning() -> None:
+    harness = tight()
+    harness.ask(make_prompt(FIRST, head=HEAD))
+    harness.ask(make_prompt(OTHER[:150], head=HEAD))
+    assert not harness.loop.idle.dropped
+    back = harness.report(goes_on(MemoryKind.PLAIN, FIRST))
+    assert 100 < back.resident_tokens < len(FIRST)
+
+
+def test_who_is_forked_makes_room_behind_what_the_fork_shares() -> None:
+    harness, long = tight(context_tokens=500), FIRST * 2
+    harness.ask(make_prompt(long, head=HEAD))
+    forking = [*FIRST[:10], *OTHER[:150]]
+    recorder = harness.ask(make_prompt(forking, head=HEAD))
+    assert recorder.report is not None
+    assert (recorder.report.plan, recorder.report.resident_tokens) == (PlanKind.FORK, 10)
+    assert recorder.tokens[0] == expected_reply(forking, 4)
+    back = harness.report(goes_on(MemoryKind.PLAIN, long))
+    assert 300 < back.resident_tokens < len(long)
+
+
+def test_who_makes_room_is_cut_where_an_import_begins() -> None:
+    """What lies behind it fits back only as a whole: 300 cells hold no half of it and all of its rows."""
+    harness = tight(cache_bytes=1 << 20)
+    harness.ask(make_prompt(FIRST, head=HEAD))
+    harness.ask(make_prompt(OTHER[:150], head=HEAD))
+    back = harness.report(goes_on(MemoryKind.PLAIN, FIRST))
+    assert (back.plan, back.resident_tokens) == (PlanKind.RESTORE, HEAD)
+    assert back.prefilled_tokens <= len(MORE) + 1
+
+
+def test_who_shares_its_beginning_with_those_that_run_goes_once_nothing_else_is_left() -> None:
+    harness = tight(context_tokens=1000, parallel=3)
+    _, running = harness.open(make_prompt(FIRST, head=HEAD), max_tokens=40, choices=3, seed=0, recorder=FirstStops())
+    while not harness.loop.pool.idle():
+        harness.loop.step()
+    (idle,) = harness.loop.pool.idle()
+    assert harness.loop.pool.common_tokens(idle) == len(FIRST)
+    cells = harness.loop.pool.used_cells
+    assert cells == harness.runtime.used_cells
+    harness.loop.idle.shorten(idle, 100)
+    assert harness.loop.idle.dropped == {DropReason.NO_ROOM: 1}
+    assert harness.loop.pool.used_cells == harness.runtime.used_cells < cells
+    harness.run()
+    assert running.tokens[1] == expected_reply(FIRST, 40, salt=1)
+
+
+class FirstStops(Recorder):
+    """Wants no more than a few tokens of the first choice."""
+
+    def on_token(self, choice: int, token: SampledToken) -> bool:
+        return super().on_token(choice, token) or (choice == 0 and len(self.tokens[0]) == 5)
+
+
+def test_what_a_fork_shares_stays_although_the_import_begins_before_it() -> None:
+    harness, long = tight(context_tokens=750, cache_bytes=1 << 20), FIRST * 3
+    harness.ask(make_prompt(long, head=HEAD))
+    forking = [*FIRST[:150], *OTHER[:150]]
+    recorder = harness.ask(make_prompt(forking, head=HEAD))
+    assert recorder.report is not None
+    assert (recorder.report.plan, recorder.report.resident_tokens) == (PlanKind.FORK, 150)
+    assert recorder.tokens[0] == expected_reply(forking, 4)
+    assert harness.loop.idle.shortened == 1
+    back = harness.report(goes_on(MemoryKind.PLAIN, long))
+    assert (back.plan, back.resident_tokens) == (PlanKind.RESTORE, 150)
+    assert back.prefilled_tokens <= len(MORE) + 1
+
+
+@pytest.mark.parametrize("kind", [MemoryKind.WINDOWED, MemoryKind.HYBRID])
+def test_who_cannot_be_trimmed_makes_room_as_a_whole(kind: MemoryKind) -> None:
+    harness = tight(kind)
+    harness.ask(make_prompt(FIRST, head=HEAD))
+    harness.ask(make_prompt(OTHER[:150], head=HEAD))
+    assert harness.loop.idle.dropped == {DropReason.NO_ROOM: 1}
+    assert harness.loop.idle.shortened == 0
+
+
+def test_a_full_pool_takes_no_more_than_a_batch_from_who_is_idle() -> None:
+    harness = tight()
+    harness.ask(make_prompt(FIRST, head=HEAD))
+    (idle,) = harness.loop.pool.idle()
+    _, running = harness.open(make_prompt(OTHER[:94], head=HEAD), max_tokens=20)
+    while not running.has_ended:
+        harness.loop.step()
+    assert harness.loop.preemptions == 0
+    assert not harness.loop.idle.dropped
+    assert running.tokens[0] == expected_reply(OTHER[:94], 20)
+    assert idle.length == len(FIRST) + 3 - harness.runtime.limits.batch_tokens * harness.loop.idle.shortened
+    assert harness.loop.idle.shortened > 0
+
+
+@pytest.mark.parametrize("kind", [MemoryKind.WINDOWED, MemoryKind.HYBRID])
+def test_a_full_pool_takes_all_that_cannot_be_trimmed(kind: MemoryKind) -> None:
+    harness = tight(kind)
+    harness.ask(make_prompt(FIRST[:95], head=HEAD))
+    harness.ask(make_prompt(OTHER[:80]))
+    _, running = harness.open(make_prompt(OTHER[81:186]), max_tokens=30)
+    while not running.has_ended:
+        harness.loop.step()
+    assert harness.loop.preemptions == 0
+    assert harness.loop.idle.dropped == {DropReason.NO_ROOM: 2}
 
 
 @pytest.mark.parametrize("arch", ["llama", "qwen35"])

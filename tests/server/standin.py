@@ -184,6 +184,7 @@ class StandInEngine:
             decoded_tokens=40,
             preemptions=6,
             dropped_idle=Counter(crowding=41),
+            shortened_idle=42,
             host_budget_bytes=1 << 30,
             host_used_bytes=7,
             host_segments=8,

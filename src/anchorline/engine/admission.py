@@ -17,7 +17,7 @@ from anchorline.cache.prefix_cache import PrefixCache
 from anchorline.cache.tokens import common_prefix
 from anchorline.cache.tree import NOTHING_MATCHED, Match
 from anchorline.engine.crowding import Ahead
-from anchorline.engine.idle import DropReason, IdleSequences
+from anchorline.engine.idle import IdleSequences
 from anchorline.engine.live import LiveSequence, SequencePool
 from anchorline.engine.order import Waiting, choose_next
 from anchorline.engine.prospect import PLAN_KINDS, Prospector, ends_of, plan_kind
@@ -69,7 +69,7 @@ class Admission:
         return self.runtime.capabilities.has_state
 
     def admit(self, stream: Stream) -> Outcome:
-        """Try to start ``stream``; when it must wait on, nothing changed but idle sequences dropped, and its hold."""
+        """Try to start ``stream``; when it must wait on, nothing changed but the idle sequences, and its hold."""
         started = self.clock()
         self._end_hold(stream, started)
         prospect = self.prospector.look(stream, self.prospector.match(stream))
@@ -246,19 +246,28 @@ class Admission:
         return max((span.cells_end for span in spans), default=0)
 
     def _make_room(self, stream: Stream, plan: Plan, source: LiveSequence | None, *, import_end: int) -> bool:
-        """Drop idle sequences, oldest first, until the stream's own cells fit, and if they can those to import."""
+        """Shorten idle sequences, oldest first, until the stream's own cells fit, and if they can those to import.
+
+        Of one that is to be forked what the fork shares stays.
+        """
         own_cells = stream.buffer.count - plan.resident_tokens
         wanted_cells = max(own_cells, import_end - plan.resident_tokens)
         given_up = source.length - plan.resident_tokens if source and plan.source is Source.CONTINUE else 0
-        others = [idle for idle in self.pool.idle() if idle is not source]
-        most_cells = self.pool.free_cells + given_up + sum(idle.cells for idle in others)
+        may_shorten = plan.source is Source.FORK and self.runtime.capabilities.can_trim
+        kept = {
+            live: plan.resident_tokens if live is source else 0
+            for live in self.pool.idle()
+            if live is not source or may_shorten
+        }
+        most_cells = self.pool.free_cells + given_up
+        most_cells += sum(live.length - max(live.shared, tokens) for live, tokens in kept.items())
         if self.running and most_cells <= own_cells:
             return False
-        for idle in self.pool.idle():
-            if self.pool.free_cells + given_up > wanted_cells:
+        for live, tokens in kept.items():
+            missing_cells = wanted_cells + 1 - given_up - self.pool.free_cells
+            if missing_cells <= 0:
                 return True
-            if idle is not source:
-                self.idle.drop(idle, DropReason.NO_ROOM)
+            self.idle.shorten(live, missing_cells, kept_tokens=tokens)
         return self.pool.free_cells + given_up > own_cells or not self.running
 
     def _ahead(self, stream: Stream, plan: Plan) -> Ahead:

@@ -350,6 +350,7 @@ class Engine:
             decoded_tokens=loop.decoded_tokens,
             preemptions=loop.preemptions,
             dropped_idle=loop.idle.dropped.copy(),
+            shortened_idle=loop.idle.shortened,
             cache_fault=self._cache_fault,
             seals=replace(loop.seals.counters),
         )

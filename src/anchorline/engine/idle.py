@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from anchorline.cache.chains import host_chain
+from anchorline.cache.chains import host_chain, restore_spans
 from anchorline.cache.plan import Speeds, restore_seconds
 from anchorline.cache.prefix_cache import PrefixCache
 from anchorline.engine.crowding import Ahead, Idle, choose_leaving, most_saved
@@ -44,11 +44,50 @@ class IdleSequences:
     meter: SpeedMeter
     dropped: Counter[str] = field(default_factory=Counter)
     """By ``DropReason``."""
+    shortened: int = 0
+    """How often one lost its end alone."""
 
     def drop(self, live: LiveSequence, reason: DropReason) -> None:
         self.saver.flush(live)
         self.pool.drop(live)
         self.dropped[reason] += 1
+
+    def make_room(self, cells: int) -> bool:
+        """Shorten the least recently used by ``cells``; of a stateful model drop all. False when none is idle."""
+        idle = self.pool.idle()
+        if idle and self.runtime.capabilities.can_trim:
+            self.shorten(idle[0], cells)
+            return True
+        return self.keep(0, DropReason.NO_ROOM)
+
+    def shorten(self, live: LiveSequence, cells: int, *, kept_tokens: int = 0) -> None:
+        """Free the last ``cells`` of a sequence or more, but none of its first ``kept_tokens``.
+
+        Cells that others hold, too, are not free without it, so it keeps them, or goes if it would have no others and
+        none are to be kept. One that cannot be trimmed goes.
+        """
+        if not self.runtime.capabilities.can_trim:
+            assert not kept_tokens
+            self.drop(live, DropReason.NO_ROOM)
+            return
+        self.saver.flush(live)
+        common = self.pool.common_tokens(live)
+        length = self._import_start(live, live.length - cells)
+        if length <= common and not kept_tokens:
+            self.drop(live, DropReason.NO_ROOM)
+            return
+        length = max(length, common, kept_tokens)
+        if length < live.length:
+            self.pool.trim(live, length)
+            self.shortened += 1
+
+    def _import_start(self, live: LiveSequence, position: int) -> int:
+        """Where the import begins that puts back what lies behind ``position``: all of it takes cells meanwhile."""
+        if self.cache is None:
+            return position
+        match = self.cache.match(live.prompt, live.decoded)
+        spans = restore_spans(match, 0, match.restorable)
+        return next((span.start for span in spans if span.start < position < span.end), position)
 
     def keep(self, number: int, reason: DropReason) -> bool:
         """Drop the least recently used beyond ``number``; True when one went."""

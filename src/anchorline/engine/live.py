@@ -159,6 +159,10 @@ class SequencePool:
         live = self._live[sequence]
         return live.decoded[position : owners.usable(live.prompt.owners, live.length)]
 
+    def common_tokens(self, live: LiveSequence) -> int:
+        """Leading tokens of ``live`` whose cells others hold, too, and would keep without it."""
+        return max([live.shared, *(other.shared for other in self._live.values() if other.shared_with is live)])
+
     def create(self, prompt: Prompt, buffer: TokenBuffer) -> LiveSequence:
         """An empty busy sequence under a free id."""
         live = LiveSequence(self._free_ids.pop(), prompt, buffer)

@@ -363,8 +363,8 @@ class EngineLoop:
             self.idle.keep(0, DropReason.SURPLUS)
 
     def _make_room(self) -> list[Call]:
-        """The pool is full: drop the idle sequences, else preempt the stream admitted last."""
-        if self.idle.keep(0, DropReason.NO_ROOM):
+        """The pool is full: take a batch of cells of the idle sequences, or preempt the stream admitted last."""
+        if self.idle.make_room(self.runtime.limits.batch_tokens):
             return []
         youngest = self.running[-1]
         if len(self.running) == 1:

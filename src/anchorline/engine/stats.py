@@ -31,6 +31,8 @@ class EngineStats:
     preemptions: int
     dropped_idle: Counter[str] = field(default_factory=Counter)
     """Finished sequences that left the pool, by reason (``DropReason``). A copy."""
+    shortened_idle: int = 0
+    """How often a finished sequence lost its end to make room."""
     cache_fault: str | None = None
     """Why the cache is off although it was asked for: what the start-up self-test found."""
     seals: SealCounters = field(default_factory=SealCounters)

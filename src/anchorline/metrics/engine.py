@@ -59,6 +59,7 @@ _COUNTERS = (
     _Declared("decode_calls", "decode_calls", "Batches decoded."),
     _Declared("decoded_tokens", "decoded_tokens", "Tokens in those batches, also of calls that did not finish."),
     _Declared("preemptions", "preemptions", "Streams put back into the queue for want of cells."),
+    _Declared("shortened_idle", "shortened_idle", "Times that idle sequences gave up their last cells for others."),
     _Declared("seals", "seals.completed", "Turns sealed: what the next request begins with was prefilled ahead."),
     _Declared("seals_interrupted", "seals.gave_way", "Turns of which a part was sealed when a request came."),
     _Declared("sealed_tokens", "seals.prefilled_tokens", "Tokens prefilled ahead of need."),
