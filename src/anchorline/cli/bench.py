@@ -13,7 +13,7 @@ import click
 from anchorline.bench.standing.facts import read_facts
 from anchorline.bench.standing.plan import MODELS, WORKLOADS, choose, groups_of
 from anchorline.bench.standing.recorded import read_mix
-from anchorline.bench.standing.report import BenchReport, ModelResult, markdown_of, table_of
+from anchorline.bench.standing.report import BenchReport, ModelResult, markdown_of, table_of, without_outputs
 from anchorline.bench.standing.servers import PEERS, find_pythons
 from anchorline.cli.bench_groups import BenchSettings, run_group
 from anchorline.cli.signals import ending_with_servers
@@ -137,7 +137,7 @@ def bench(
             show_table(table_of(results[-1]))
     report = BenchReport(
         facts=facts,
-        command=shlex.join(["anchorline", *sys.argv[1:]]),
+        command=shlex.join(["anchorline", *without_outputs(sys.argv[1:])]),
         wall_seconds=time.monotonic() - started,
         results=tuple(results),
         skipped=skipped,

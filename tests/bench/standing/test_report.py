@@ -15,6 +15,7 @@ from anchorline.bench.standing.report import (
     headline_rows,
     markdown_of,
     table_of,
+    without_outputs,
 )
 from anchorline.cli.tables import table_width
 from tests.bench.standing.samples import COLD, CONTROL, WARM
@@ -53,7 +54,7 @@ REPORT = BenchReport(
         "Abacus 9, 2 cores, 24.0 GiB RAM, Linux 6; load average at the start 0.50 0.25 0.12",
         "commit: 0123456789ab (anchorline 1.2.3)",
         "`anchorline bench --quick` (5 minutes)",
-        "## test:gemma3, cut to its first 2 layers (windowed), context 4096",
+        "## test:gemma3, cut to its first 2 layers (windowed), context 4096: tool-session",
         "| tool-session | anchorline | 2,070 | 1,070 | 0.991 | 70 | 500 ms | 20.0 ms | 25.0 | 1.250 | 1.00 |",
         "| tool-session | llama-server | 2,070 | 1,070 | 0.991 | 70 | 1,500 ms | 60.0 ms | 25.0 | 3.750 | 3.00 |",
         "* llama-cpp-python (tool-session): not installed",
@@ -104,3 +105,14 @@ def test_this_machine_is_named() -> None:
     assert facts.processor
     assert facts.cores >= 1
     assert facts.versions["llama-cpp-python"] != ""
+
+
+def test_where_results_are_written_is_no_part_of_the_command() -> None:
+    told = ["bench", "--json", "/tmp/a.json", "--quick", "--markdown=B.md", "--model", "m", "--markdown", "B.md"]
+    assert without_outputs(told) == ["bench", "--quick", "--model", "m"]
+
+
+def test_what_a_server_does_not_tell_is_left_out_of_the_headline() -> None:
+    silent = [replace(sample, server="llama-cpp-python", prefilled_tokens=None) for sample in (COLD, WARM)]
+    report = replace(REPORT, results=(replace(RESULT, samples=(COLD, WARM, *silent)),))
+    assert "; llama-cpp-python TTFT 1.00 × ours" in headline_rows(report)[0]

@@ -86,6 +86,7 @@ HEADLINE = {
     MIX: "six recorded agents taking turns",
 }
 """Workloads that the README shows, in its words."""
+OUTPUTS = ("--json", "--markdown")
 Column = tuple[str, Callable[[Summary], str]]
 COLUMNS: tuple[Column, ...] = (
     ("prompt", lambda s: f"{s.prompt_tokens:,}"),
@@ -150,6 +151,17 @@ def markdown_of(report: BenchReport) -> str:
     return "\n".join(lines) + "\n"
 
 
+def without_outputs(arguments: Sequence[str]) -> list[str]:
+    """A command's arguments but for where it writes its results: those don't depend on it."""
+    kept, rest = [], iter(arguments)
+    for argument in rest:
+        if argument in OUTPUTS:
+            next(rest, None)
+        elif not argument.startswith(tuple(f"{output}=" for output in OUTPUTS)):
+            kept.append(argument)
+    return kept
+
+
 def headline_rows(report: BenchReport) -> list[str]:
     """Rows for the README's table: what each model did with the workloads that it is about."""
     rows = []
@@ -175,14 +187,15 @@ def _figures(servers: dict[str, Summary]) -> str:
         figures[0] += f" and {_shown(ours.warm_to_prefill, '.3f')} × prefilling the delta alone"
     for name, summary in servers.items():
         if name != OURS:
-            prefilled = f"{_shown(summary.oracle_ratio, '.3f')} × a perfect cache"
-            figures.append(f"{name} {prefilled}, TTFT {_shown(summary.to_ours, '.2f')} × ours")
+            told = "" if summary.oracle_ratio is None else f" {summary.oracle_ratio:.3f} × a perfect cache,"
+            figures.append(f"{name}{told} TTFT {_shown(summary.to_ours, '.2f')} × ours")
     return "; ".join(figures)
 
 
 def _section(result: ModelResult) -> list[str]:
     headings = ["workload", "server", *(heading for heading, _ in COLUMNS)]
-    lines = [f"## {result.title}", "", _row(headings), "|---|---|" + "---:|" * len(COLUMNS)]
+    workloads = ", ".join(dict.fromkeys(summary.workload for summary in result.summaries))
+    lines = [f"## {result.title}: {workloads or 'nothing'}", "", _row(headings), "|---|---|" + "---:|" * len(COLUMNS)]
     lines += [_row(cells) for cells in _rows(result.summaries)]
     if result.absences:
         lines.append("")
