@@ -32,6 +32,7 @@ from anchorline.bench.client import Answer, Client
 from anchorline.bench.models import bench_model
 from anchorline.bench.process import start_anchorline
 from anchorline.errors import AnchorlineError
+from anchorline.llama.model import TEST_PREFIX
 from anchorline.refusal import RefusingCommand
 
 PARTS = ("render_ms", "tokenize_ms", "wait_ms", "plan_ms", "restore_ms", "prompt_ms")
@@ -182,8 +183,8 @@ def lines_of(depths: Sequence[Depth]) -> list[str]:
 
 
 @click.command(cls=RefusingCommand)
-@click.option("--model", default="smollm2", show_default=True, help="A GGUF file or 'smollm2'.")
-@click.option("--layers", type=click.IntRange(1), default=None, help="Keep only this many layers of the model.")
+@click.option("--model", default="smollm2", show_default=True, help="A GGUF file, 'smollm2' or 'test:ARCH'.")
+@click.option("--layers", type=click.IntRange(1), default=None, help="Keep only this many layers of a model file.")
 @click.option("--anchor-tokens", type=click.IntRange(2000), default=8500, show_default=True, help="Depth at 1x.")
 @click.option("--scales", default="1,2,4", show_default=True, help="Depths to measure, as multiples.")
 @click.option("--rounds", type=click.IntRange(1), default=7, show_default=True, help="Pairs of turns at each depth.")
@@ -197,8 +198,12 @@ def main(
     context_tokens = (anchor_tokens * max(multiples) * 5 // 4 + 8192) // 256 * 256
     environment = {**os.environ, "OMP_WAIT_POLICY": "passive"}
     with tempfile.TemporaryDirectory(prefix="anchorline-bench-") as folder:
-        path = bench_model(model, folder=Path(folder), layers=layers, context_tokens=context_tokens)
-        arguments = [str(path), "--ctx", str(context_tokens), "--threads", str(threads), "--log-level", "warning"]
+        arguments = ["--ctx", str(context_tokens), "--threads", str(threads), "--log-level", "warning"]
+        if model.startswith(TEST_PREFIX):
+            arguments += [model, "--test-context", str(context_tokens)]
+        else:
+            path = bench_model(model, folder=Path(folder), layers=layers, context_tokens=context_tokens)
+            arguments.append(str(path))
         with ExitStack() as stack:
             clients = []
             for resident_idle in ("2", "0"):
