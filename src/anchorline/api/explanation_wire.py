@@ -83,6 +83,7 @@ def explanation_object(explanation: Explanation) -> dict[str, Any]:
         "resident_tokens": explanation.resident_tokens,
         "sequence": explanation.sequence,
         "host_tokens": explanation.host_tokens,
+        "disk_tokens": explanation.disk_tokens,
         "segments": explanation.segments,
         "prefilled_tokens": explanation.prefilled_tokens,
         "recomputed_tokens": explanation.recomputed_tokens,
