@@ -113,6 +113,7 @@ def test_a_directory_without_models_is_refused(tmp_path: Path, folder: str, why:
 def test_models_are_arguments() -> None:
     assert parse("a.gguf", "b.gguf")["models"] == ("a.gguf", "b.gguf")
     assert parse("--model", "a.gguf")["models"] == ("a.gguf",)
+    assert parse("-m", "a.gguf", "--model", "b.gguf")["models"] == ("a.gguf", "b.gguf")
     assert parse()["models"] == ("smollm2",)
     assert parse("--models", "models")["models"] == ()
 

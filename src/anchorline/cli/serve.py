@@ -51,7 +51,13 @@ SETTINGS: tuple[SettingOption, ...] = (
     *options_of(ModelConfig, section="Model"),
 )
 MODEL_NAMED = SettingOption(
-    "model_named", "--model", "-m", section="Model", metavar="MODEL", help="The same as MODEL without a flag."
+    "models_named",
+    "--model",
+    "-m",
+    section="Model",
+    metavar="MODEL",
+    multiple=True,
+    help="The same as MODEL without a flag; may be given more than once.",
 )
 LOGGING = (
     SettingOption(
@@ -241,16 +247,15 @@ def _common_facts(settings: Settings) -> dict[str, str]:
 
 
 class _ServeCommand(SuggestingCommand):
-    """Takes models as arguments or, as llama-server does, one behind a flag."""
+    """Takes models as arguments or, as llama-server does, behind a flag."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """``models`` are all that are named, ``model`` is the first of them, or the default."""
         rest = super().parse_args(ctx, args)
-        named, models = ctx.params.pop("model_named"), ctx.params["models"]
-        if named is not None:
-            if models:
-                raise click.UsageError(f"--model: the model is {models[0]} already", ctx=ctx)
-            models = (named,)
+        named, models = ctx.params.pop("models_named"), ctx.params["models"]
+        if named and models:
+            raise click.UsageError(f"--model: the model is {models[0]} already", ctx=ctx)
+        models = models or named
         if not models and ctx.params["models_directory"] is None:
             models = (ModelConfig().model,)
         ctx.params["models"] = models
