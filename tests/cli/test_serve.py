@@ -192,6 +192,20 @@ def test_an_unknown_test_model_names_the_known() -> None:
     assert "llama" in said
 
 
+@pytest.mark.parametrize(
+    ("models", "named"),
+    [
+        (("/no/such/model.gguf", "test:llama"), "there is no model file /no/such/model.gguf"),
+        (("test:llama", "test:nonesuch"), "there is no test model 'nonesuch'"),
+        (("test:llama", __file__), "is not a GGUF file"),
+    ],
+)
+def test_of_several_models_one_that_plainly_cannot_be_loaded_is_refused(models: Sequence[str], named: str) -> None:
+    code, said = refuse(*models)
+    assert code == 2
+    assert named in said.splitlines()[-1]
+
+
 def test_a_busy_port_is_named_before_the_model_is_loaded() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

@@ -169,9 +169,15 @@ def serve_one(settings: Settings, rules: Sequence[Rule] | None, orders: Sequence
 
 
 def serve_several(settings: Settings, rules: Sequence[Rule] | None) -> None:
-    """Serve models that are loaded when a request asks for them, one at a time."""
+    """Serve models that are loaded when a request asks for them, one at a time.
+
+    One that was named and plainly cannot be loaded is refused at once; of a directory the others are served.
+    """
     with open_socket(settings.server) as listener:
         source = ModelHost(settings, rules=rules)
+        for model in settings.models:
+            if model.is_required:
+                source.check(model.name)
         switch = ModelSwitch(
             source=source, queue=settings.engine.queue, max_passes=settings.engine.max_passes, clock=time.monotonic
         )

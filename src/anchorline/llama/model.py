@@ -93,6 +93,15 @@ def model_path(config: ModelConfig) -> Path | None:
     return default_model_path() if config.model == DEFAULT_MODEL else Path(config.model).expanduser()
 
 
+def check_model(config: ModelConfig) -> None:
+    """Raise ConfigError or ModelError when it is plain, without loading anything, that the model cannot be loaded."""
+    path = model_path(config)
+    if path is None:
+        testmodel.shape_of(config.model.removeprefix(TEST_PREFIX))
+    else:
+        check_gguf(path, what="model")
+
+
 def default_model_path() -> Path:
     """The GGUF inside the installed default-model package, found without importing it."""
     spec = importlib.util.find_spec(DEFAULT_PACKAGE)
