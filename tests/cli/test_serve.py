@@ -73,6 +73,7 @@ def test_a_warmed_head_is_kept_before_its_first_call(tmp_path: Path) -> None:
         assert (anchor["kind"], anchor["name"]) == ("explicit", "warm.json")
         assert client.chat(body).cached_tokens == anchor["tokens"] > 500
     assert any(f"--warm: {path} is kept as {anchor['id']}" in line for line in server.lines)
+    assert any(line.endswith("loading test:llama") for line in server.lines)
 
 
 def test_no_cache_means_none() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -32,12 +33,14 @@ GENERATION_PROMPT_TOKENS = 4
 
 
 @pytest.mark.parametrize("first", [LLAMA, QWEN])
-def test_a_model_that_comes_back_prefills_its_delta_alone(first: str) -> None:
+def test_a_model_that_comes_back_prefills_its_delta_alone(first: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "anchorline.cli")
     other = QWEN if first == LLAMA else LLAMA
     with serving_several([LLAMA, QWEN], ENGINE) as client:
         mine, others = Conversation(client, first), Conversation(client, other)
         turns = [mine.turn(), mine.turn()]
         assert others.turn()["cache_n"] == 0
+        assert f"loading {other}" in caplog.messages
         back = mine.turn()
         assert back["host_n"] == back["cache_n"] >= turns[1]["prompt_tokens"] - GENERATION_PROMPT_TOKENS
         assert back["prompt_n"] <= turns[1]["prompt_n"] + GENERATION_PROMPT_TOKENS
