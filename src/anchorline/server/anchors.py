@@ -24,6 +24,7 @@ from anchorline.api.anchors import (
 from anchorline.cache.pinning import AnchorOrder
 from anchorline.engine.commands import ChangePin, ClearCache, Command, ListPins, PinAnchor, RemovePin
 from anchorline.engine.request import CallReport, GenerationRequest
+from anchorline.errors import NotFound
 from anchorline.llama.interface import SamplingParams
 from anchorline.server.body import read_body
 from anchorline.server.caller import Caller, tenant_of
@@ -65,11 +66,11 @@ class AnchorRoutes:
         asked = parse_change(await self._body(request), limits=self._state.config.limits)
         id = request.path_params["id"]
         change = ChangePin(tenant=self._tenant(request), id=id, name=asked.name, lifetime=asked.lifetime)
-        return json_response(anchor_object(await self._ask(change)))
+        return json_response(anchor_object(await self._ask_about_pin(change)))
 
     async def delete(self, request: Request) -> Response:
         id = request.path_params["id"]
-        await self._ask(RemovePin(tenant=self._tenant(request), id=id))
+        await self._ask_about_pin(RemovePin(tenant=self._tenant(request), id=id))
         return json_response(deleted_anchor(id))
 
     async def clear(self, request: Request) -> Response:
@@ -92,6 +93,13 @@ class AnchorRoutes:
 
     async def _ask(self, command: Command[T]) -> T:
         return await asyncio.wrap_future(self._state.engine.ask(command))
+
+    async def _ask_about_pin(self, command: Command[T]) -> T:
+        """Raises NotFound that says among whose pins there is none: other models of the server have their own."""
+        try:
+            return await self._ask(command)
+        except NotFound as error:
+            raise NotFound(f"{error} among those of {self._state.served.name}", field=error.field) from error
 
     async def make(self, raw: bytes, caller: Caller) -> dict[str, Any]:
         """Prefill and pin what a body asks for; cancelling this ends it. Raises AnchorlineError."""
