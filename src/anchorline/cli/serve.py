@@ -178,13 +178,16 @@ def serve_several(settings: Settings, rules: Sequence[Rule] | None) -> None:
         for model in settings.models:
             if model.is_required:
                 source.check(model.name)
+        metrics = source.shared.metrics
         switch = ModelSwitch(
-            source=source, queue=settings.engine.queue, max_passes=settings.engine.max_passes, clock=time.monotonic
+            source=source,
+            metrics=metrics,
+            queue=settings.engine.queue,
+            max_passes=settings.engine.max_passes,
+            clock=time.monotonic,
         )
-        source.shared.metrics.watch_engine(switch.stats)
-        app = build_switching_app(
-            switch, settings.server, metrics=source.shared.metrics, new_id=new_id, created=int(time.time())
-        )
+        metrics.watch_engine(switch.stats)
+        app = build_switching_app(switch, settings.server, metrics=metrics, new_id=new_id, created=int(time.time()))
         facts = {"models": ", ".join(source.names), **_common_facts(settings), "url": url_of(listener)}
         try:
             serve_app(app, settings.server, listener=listener, ready=lambda: announce(facts))

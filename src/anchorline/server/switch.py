@@ -23,6 +23,7 @@ from starlette.types import ASGIApp
 from anchorline.api.models import Served
 from anchorline.engine.stats import EngineStats
 from anchorline.errors import AnchorlineError, EngineFailure, ModelNotFound, QueueFull
+from anchorline.metrics.metrics import Metrics
 from anchorline.server.app import ModelApp
 from anchorline.server.model_order import Waiting, due, passes, starting
 from anchorline.server.state import ServerState
@@ -121,6 +122,7 @@ class ModelSwitch:
     """Which model is loaded, and who waits for which. Lives on the event loop, but for ``stats`` and ``close``."""
 
     source: ModelSource
+    metrics: Metrics
     queue: int
     """How many may wait, those for all models together; one more is answered with 429."""
     max_passes: int
@@ -143,6 +145,8 @@ class ModelSwitch:
 
     def __post_init__(self) -> None:
         self._known = {name: _Known() for name in self.source.names}
+        for name in self._known:
+            self.metrics.model_loaded.labels(name).set(0)
 
     # -- what there is ------------------------------------------------------------------------
 
@@ -259,7 +263,9 @@ class ModelSwitch:
             hosted = await self._workers.run(lambda: self.source.load(name))
             self._loaded = _Loaded(name, hosted, ModelApp(hosted.state))
             self._known[name] = _Known(hosted.state.served)
-            log.info("%s is loaded, after %.1f s", name, self.clock() - started)
+            seconds = self.clock() - started
+            self.metrics.count_model_load(name, seconds=seconds)
+            log.info("%s is loaded, after %.1f s", name, seconds)
         except AnchorlineError as error:
             self._fail(name, str(error))
         except asyncio.CancelledError:  # the event loop ends, and with it whoever waits
@@ -298,6 +304,7 @@ class ModelSwitch:
     def _stop(self, loaded: _Loaded) -> None:
         """Called once for each, by the event loop's thread or by the one that loads: whoever comes to it."""
         self._loaded = None
+        self.metrics.model_loaded.labels(loaded.name).set(0)
         with _going_on("ending", loaded.name):
             loaded.hosted.stop()
 
