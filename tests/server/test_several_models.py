@@ -43,6 +43,9 @@ def test_a_model_that_comes_back_prefills_its_delta_alone(first: str, caplog: py
         assert others.turn()["cache_n"] == 0
         assert f"loading {other}" in caplog.messages
         back = mine.turn()
+        assert 0 < back["switch_ms"] <= back["queue_ms"] <= back["ttft_ms"]
+        assert "switch_ms" not in turns[1]
+        assert metric(client, "switch_seconds_count") == len(["mine", "others", "mine again"])
         assert back["host_n"] == back["cache_n"] >= turns[1]["prompt_tokens"] - GENERATION_PROMPT_TOKENS
         assert back["prompt_n"] <= turns[1]["prompt_n"] + GENERATION_PROMPT_TOKENS
         again = others.turn()

@@ -64,6 +64,23 @@ async def test_loads_are_counted_and_timed() -> None:
 
 
 @pytest.mark.anyio
+async def test_the_time_a_call_waited_for_its_model_is_told() -> None:
+    async with several() as here, here.client() as client:
+        here.source.may_load.clear()
+        waiting = asyncio.create_task(client.post("/v1/chat/completions", json=chat("a")))
+        await asyncio.to_thread(here.source.loading.wait, 30)
+        here.seconds.append(40.0)
+        here.source.may_load.set()
+        waited, at_once = (await waiting).json(), (await client.post("/v1/chat/completions", json=chat("a"))).json()
+        assert waited["timings"]["switch_ms"] == 40_000
+        assert "switch_ms" not in at_once["timings"]
+        first, second = here.source.engines["a"].submitted
+        assert second.received_seconds - first.received_seconds == 40
+        listed = (await client.get("/cache/requests?model=a")).json()["data"]
+        assert [call["switch_ms"] for call in listed] == [0.0, 40_000.0]
+
+
+@pytest.mark.anyio
 async def test_those_who_wait_for_one_model_go_together() -> None:
     async with several() as here, here.client() as client:
         here.source.may_load.clear()

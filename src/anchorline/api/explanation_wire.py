@@ -151,6 +151,7 @@ def request_object(call: ExplainedCall) -> dict[str, Any]:
         "rewritten": rewritten(call.rewriting),
         "generated_tokens": report.generated_tokens,
         "queue_ms": milliseconds(report.queue_seconds),
+        "switch_ms": milliseconds(report.switch_seconds),
         "sharing_ms": milliseconds(report.sharing_seconds),
         "plan_ms": milliseconds(report.plan_seconds),
         "restore_ms": milliseconds(report.restore_seconds),

@@ -34,7 +34,8 @@ class Metrics:
         self.cancelled = self._counter("cancelled", "Calls whose client went away before the end.")
         self.rewritten = self._counter("rewritten_calls", "Calls that a rewrite has changed, by rewrite.", "rewrite")
         self.floated_tokens = self._counter("floated_tokens", "Tokens said behind a user message by --float-volatile.")
-        self.queue_seconds = self._seconds("queue", "Time a call waited for a stream.", _LONG_SECONDS)
+        self.queue_seconds = self._seconds("queue", "Time a call waited for its model and a stream.", _LONG_SECONDS)
+        self.switch_seconds = self._seconds("switch", "Time a call waited for its model to be loaded.", _LONG_SECONDS)
         self.sharing_seconds = self._seconds(
             "sharing", "Time a call was held while another prefilled the same prefix.", _LONG_SECONDS
         )
@@ -66,6 +67,8 @@ class Metrics:
         """Count one finished call."""
         self.count_work(report)
         self.queue_seconds.observe(report.queue_seconds)
+        if report.switch_seconds:
+            self.switch_seconds.observe(report.switch_seconds)
         if report.sharing_seconds:
             self.sharing_seconds.observe(report.sharing_seconds)
         if report.load_seconds:

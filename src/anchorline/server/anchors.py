@@ -27,7 +27,7 @@ from anchorline.engine.request import CallReport, GenerationRequest
 from anchorline.errors import NotFound
 from anchorline.llama.interface import SamplingParams
 from anchorline.server.body import read_body
-from anchorline.server.caller import Caller, tenant_of
+from anchorline.server.caller import Caller, caller_of
 from anchorline.server.leaving import while_connected
 from anchorline.server.log import call_line, ended_line, logger
 from anchorline.server.prefill import Prefill
@@ -58,7 +58,7 @@ class AnchorRoutes:
     async def create(self, request: Request) -> Response:
         """Prefill and pin; a client that leaves ends that."""
         state = self._state
-        caller = Caller(received_seconds=state.monotonic(), tenant=tenant_of(request, state.config))
+        caller = caller_of(request, state.config, now=state.monotonic())
         raw = await self._body(request)
         return json_response(await while_connected(request, self.make(raw, caller)))
 
@@ -131,6 +131,7 @@ class AnchorRoutes:
             sampling=SamplingParams(),
             max_tokens=0,
             received_seconds=caller.received_seconds,
+            switch_seconds=caller.switch_seconds,
         )
         prefill = Prefill()
         state.engine.submit(request, prefill)

@@ -80,6 +80,8 @@ class Lease:
 
     app: ASGIApp
     release: Callable[[], None]
+    waited_seconds: float
+    """Until it was given; 0 where that was at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +101,8 @@ class _Place:
 
     model: str
     turn: asyncio.Future[Lease]
-    since_seconds: float
+    since_seconds: float | None = None
+    """None while it is not known yet whether it has to wait."""
     passed: int = 0
 
 
@@ -197,9 +200,10 @@ class ModelSwitch:
         if self._waiting and len(self._waiting) >= self.queue:
             retry = min(max(round(self._waited_seconds), 1), RETRY_SECONDS_MAX)
             raise QueueFull(waiting=len(self._waiting), limit=self.queue, retry_after_seconds=retry)
-        place = _Place(name, asyncio.get_running_loop().create_future(), self.clock())
+        place = _Place(name, asyncio.get_running_loop().create_future())
         self._waiting.append(place)
         self._advance()
+        place.since_seconds = self.clock()
         try:
             return await place.turn
         except asyncio.CancelledError:
@@ -240,8 +244,10 @@ class ModelSwitch:
         for index, place in enumerate(self._waiting):
             if index in starts:
                 self._leases += 1
-                self._waited_seconds = self.clock() - place.since_seconds
-                place.turn.set_result(Lease(self._loaded.app, self._release))
+                waited_seconds = 0.0
+                if place.since_seconds is not None:
+                    waited_seconds = self._waited_seconds = self.clock() - place.since_seconds
+                place.turn.set_result(Lease(self._loaded.app, self._release, waited_seconds))
             else:
                 place.passed += passes(starts, index)
         self._waiting = [place for index, place in enumerate(self._waiting) if index not in starts]
