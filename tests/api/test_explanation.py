@@ -51,6 +51,7 @@ def report(*, restored: int = 0, seen: int = 0, lost: int | None = None, miss: M
         prompt_tokens=TOKENS,
         resident_tokens=0,
         host_tokens=restored,
+        disk_tokens=0,
         segments=((0, restored),),
         prefilled_tokens=TOKENS - restored,
         seen_tokens=seen,
@@ -183,6 +184,15 @@ def test_sources_are_named_with_what_each_gave() -> None:
     assert restored_text(explained(told)) == (
         "600 of 1,000 tokens are restored: 200 from live sequence 3 and 400 from host RAM (1 segment)."
     )
+    assert restored_text(explained(replace(told, disk_tokens=150))) == (
+        "600 of 1,000 tokens are restored: "
+        "200 from live sequence 3 and 250 from host RAM and 150 from disk (1 segment)."
+    )
+    disk = replace(report(restored=600, seen=600), disk_tokens=600)
+    assert restored_text(explained(disk)) == "600 of 1,000 tokens are restored: 600 from disk (1 segment)."
+    unread = replace(disk, segments=())
+    assert restored_text(explained(unread)) == "600 of 1,000 tokens are restored: 600 from disk."
+    assert plan_object(explained(disk), pending_saves=0)["disk_tokens"] == 600
     assert restored_text(explained(report())) == "None of 1,000 tokens is restored."
 
 

@@ -158,7 +158,8 @@ def test_another_kind_of_server_is_told_from_ours() -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("unpin", "anchor_x"), "HTTP 404: no anchor has the id 'anchor_x'"),
+        (("unpin", "anchor_x"), "HTTP 404: no anchor has the id 'anchor_x' among those of test:llama"),
+        (("ls", "--cache-disk", ".", "--model", "x"), "--model is a server's and --cache-disk a directory"),
         (("pin", "anchor_x/y"), "HTTP 404: "),
         (("pin", "anchor_x", "--ttl", "5y"), "HTTP 400: ttl must be"),
         (("warm", "/no/such/file"), "/no/such/file cannot be read"),

@@ -43,6 +43,8 @@ def test_models_come_first_and_then_those_of_the_directory(tmp_path: Path) -> No
         write_model(tmp_path / f"{name}.gguf")
     assert names("test:llama", "smollm2", directory=tmp_path) == ["test:llama", "smollm2", "a", "b"]
     assert names(str(tmp_path / "b.gguf"), directory=tmp_path) == ["b", "a"], "one file is one model"
+    found = named_models([str(tmp_path / "b.gguf")], str(tmp_path), ModelConfig())
+    assert [(model.name, model.is_required) for model in found] == [("b", True), ("a", False)]
 
 
 def test_all_are_loaded_as_the_flags_say(tmp_path: Path) -> None:
@@ -113,6 +115,7 @@ def test_a_directory_without_models_is_refused(tmp_path: Path, folder: str, why:
 def test_models_are_arguments() -> None:
     assert parse("a.gguf", "b.gguf")["models"] == ("a.gguf", "b.gguf")
     assert parse("--model", "a.gguf")["models"] == ("a.gguf",)
+    assert parse("-m", "a.gguf", "--model", "b.gguf")["models"] == ("a.gguf", "b.gguf")
     assert parse()["models"] == ("smollm2",)
     assert parse("--models", "models")["models"] == ()
 

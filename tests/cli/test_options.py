@@ -188,6 +188,9 @@ def test_a_number_that_is_none_names_the_flag(option: click.Option, text: str) -
         (("serve", "--flash-attn", "yes"), "'on', 'off', 'auto'"),
         (("serve", "--cache-ram", "4k"), "4k is not in the range 1MiB to 16TiB"),
         (("serve", "--port"), "requires an argument"),
+        (("serve", "--port", "abc"), "'abc' is not a valid integer."),
+        (("serve", "--rope-freq-base", "abc"), "'abc' is not a valid number."),
+        (("replay", "trace.jsonl", "--limit", "abc"), "'abc' is not a valid integer."),
         (("replay",), "TRACE"),
     ],
 )
@@ -195,6 +198,14 @@ def test_a_mistake_is_named_with_the_way_out(arguments: tuple[str, ...], expecte
     code, output = run(*arguments)
     assert code == 2
     assert expected in output
+
+
+@pytest.mark.parametrize("arguments", [("serve", "--nope"), ("cache", "foo")])
+def test_nothing_is_suggested_that_looks_otherwise(arguments: tuple[str, ...]) -> None:
+    code, output = run(*arguments)
+    assert code == 2
+    assert f": {arguments[-1]}" in output
+    assert "did you mean" not in output
 
 
 def test_sequences_follow_the_engine() -> None:

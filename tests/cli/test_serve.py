@@ -73,6 +73,7 @@ def test_a_warmed_head_is_kept_before_its_first_call(tmp_path: Path) -> None:
         assert (anchor["kind"], anchor["name"]) == ("explicit", "warm.json")
         assert client.chat(body).cached_tokens == anchor["tokens"] > 500
     assert any(f"--warm: {path} is kept as {anchor['id']}" in line for line in server.lines)
+    assert any(line.endswith("loading test:llama") for line in server.lines)
 
 
 def test_no_cache_means_none() -> None:
@@ -190,6 +191,20 @@ def test_an_unknown_test_model_names_the_known() -> None:
     code, said = refuse("test:nonesuch")
     assert code == 2
     assert "llama" in said
+
+
+@pytest.mark.parametrize(
+    ("models", "named"),
+    [
+        (("/no/such/model.gguf", "test:llama"), "there is no model file /no/such/model.gguf"),
+        (("test:llama", "test:nonesuch"), "there is no test model 'nonesuch'"),
+        (("test:llama", __file__), "is not a GGUF file"),
+    ],
+)
+def test_of_several_models_one_that_plainly_cannot_be_loaded_is_refused(models: Sequence[str], named: str) -> None:
+    code, said = refuse(*models)
+    assert code == 2
+    assert named in said.splitlines()[-1]
 
 
 def test_a_busy_port_is_named_before_the_model_is_loaded() -> None:

@@ -11,8 +11,9 @@ from anchorline.cache.classes import CallClass
 from anchorline.cache.disk import MIN_LOAD_SECONDS, REST_SECONDS
 from anchorline.cache.prompt import Prompt
 from anchorline.disk.record import RecordKind
-from anchorline.engine.request import CallReport, MissReason, PlanKind
-from anchorline.llama.interface import MemoryKind
+from anchorline.engine.commands import PreviewCall
+from anchorline.engine.request import CallReport, GenerationRequest, MissReason, PlanKind
+from anchorline.llama.interface import MemoryKind, SamplingParams
 from tests.engine.harness import Harness, make_prompt
 from tests.support.consumer import Recorder
 from tests.support.fake_runtime import FakeRuntime, expected_reply
@@ -87,6 +88,15 @@ def test_only_the_delta_is_prefilled(kind: MemoryKind, exact: bool) -> None:
     assert report.plan is PlanKind.RESTORE
     assert report.disk_tokens == report.restored_tokens == len(TURN)
     assert recorder.tokens[0] == expected_reply(LONGER, 4, kind=kind)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_preview_tells_what_would_be_read(kind: MemoryKind) -> None:
+    process = start(left_by_a_turn(kind), kind)
+    request = GenerationRequest(id="preview", prompt=next_turn(), sampling=SamplingParams(), max_tokens=1)
+    told = PreviewCall(request=request).perform(process.harness.loop).report
+    assert told.disk_tokens == told.host_tokens == len(TURN)
+    assert process.report(next_turn()).disk_tokens == len(TURN)
 
 
 def test_a_call_is_answered_before_the_index_is_there() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from anchorline.config import ModelConfig
 from anchorline.errors import ConfigError, ModelError
-from anchorline.llama.model import Model, default_model_path, load_model
+from anchorline.llama.model import Model, default_model_path, load_model, shown_count
 
 _LOAD_EACH = """
 import sys
@@ -41,6 +41,7 @@ def test_the_default_model(smollm2_model: Model) -> None:
     info = smollm2_model.info
     assert (info.architecture, info.train_context_tokens, info.vocab_size) == ("llama", 8192, 49152)
     assert info.parameters == 134515008
+    assert info.description == "llama 135M Q4_1"
     assert info.embedding_length == 576
     assert info.name.startswith("SmolLM2-135M")
     assert "<|im_start|>" in (info.chat_template or "")
@@ -48,6 +49,14 @@ def test_the_default_model(smollm2_model: Model) -> None:
     assert info.metadata["general.license"] == "apache-2.0"
     assert not any(key.startswith("tokenizer.chat_template") for key in info.metadata)
     assert info.build.startswith("llama-cpp-python 0.3.36")
+
+
+@pytest.mark.parametrize(
+    ("number", "shown"),
+    [(999, "999"), (1000, "1K"), (134515008, "135M"), (999_600_000, "1B"), (8_030_261_248, "8.03B"), (10**12, "1T")],
+)
+def test_parameters_are_counted_as_people_do(number: int, shown: str) -> None:
+    assert shown_count(number) == shown
 
 
 def test_smollm2_is_found_by_name(smollm2_path: Path) -> None:

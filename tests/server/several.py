@@ -124,10 +124,9 @@ async def several(
 ) -> AsyncIterator[Several]:
     source = source or StandInSource()
     seconds = [0.0]
-    switch = ModelSwitch(source=source, queue=queue, max_passes=16, clock=lambda: seconds[-1])
-    app = build_switching_app(
-        switch, config, metrics=Metrics(), new_id=lambda: "id", created=CREATED, ping_seconds=0.01
-    )
+    metrics = Metrics()
+    switch = ModelSwitch(source=source, metrics=metrics, queue=queue, max_passes=16, clock=lambda: seconds[-1])
+    app = build_switching_app(switch, config, metrics=metrics, new_id=lambda: "id", created=CREATED, ping_seconds=0.01)
     try:
         yield Several(source, switch, app, seconds)
     finally:

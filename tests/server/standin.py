@@ -298,6 +298,7 @@ class StandInEngine:
             segments=((resident, resident + host),),
             queue_seconds=0.001,
             sharing_seconds=0.0005,
+            switch_seconds=request.switch_seconds,
             plan_seconds=0.002,
             restore_seconds=0.003,
             prefill_seconds=0.004,

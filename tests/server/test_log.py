@@ -40,6 +40,10 @@ def test_a_call_that_waited_for_another_says_how_long() -> None:
     assert line_of(sharing_seconds=0.25).endswith(" sharing_ms=250.0")
 
 
+def test_a_call_that_waited_for_its_model_says_how_long() -> None:
+    assert line_of(switch_seconds=40.25).endswith(" switch_ms=40250.0")
+
+
 def test_a_call_that_waited_for_the_disk_says_how_long() -> None:
     line = line_of(disk_tokens=2, load_seconds=0.25)
     assert "tier=resident+host+disk" in line

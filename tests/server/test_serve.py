@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import signal
 import socket
 import subprocess
@@ -87,6 +88,30 @@ def test_connections_wait_for_a_server_that_is_still_starting() -> None:
         server.should_exit = True
         thread.join(timeout=30)
         assert not thread.is_alive()
+
+
+def test_calls_that_still_run_are_told_with_their_time(caplog: pytest.LogCaptureFixture) -> None:
+    config = ServerConfig(port=0, shutdown_seconds=1000)
+    with caplog.at_level(logging.INFO, "anchorline.server"), site(config=config) as here:
+        here.engine.script.paused = True
+        here.engine.script.reply = b"x" * 100
+        here.engine.allow(1)
+        with open_socket(config) as listener:
+            server = make_server(here.app, config)
+            thread = threading.Thread(target=lambda: server.run(sockets=[listener]), daemon=True)
+            thread.start()
+            url = f"{url_of(listener)}/v1/chat/completions"
+            with httpx.stream("POST", url, json=BODY | {"stream": True}) as response:
+                lines = response.iter_lines()
+                next(lines)
+                server.should_exit = True
+                server.hurry()
+                assert any("shutting_down" in line for line in lines)
+            thread.join(timeout=30)
+            assert not thread.is_alive()
+    assert [message for message in caplog.messages if message.startswith("stopping")] == [
+        "stopping; running calls: 1, which have 1000 s more; another SIGINT (Ctrl-C) ends them now"
+    ]
 
 
 PROGRAM = """

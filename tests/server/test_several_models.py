@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import json
+import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from anchorline.cache.prefix_cache import PrefixCache
 from anchorline.cli import hosting
@@ -32,13 +34,18 @@ GENERATION_PROMPT_TOKENS = 4
 
 
 @pytest.mark.parametrize("first", [LLAMA, QWEN])
-def test_a_model_that_comes_back_prefills_its_delta_alone(first: str) -> None:
+def test_a_model_that_comes_back_prefills_its_delta_alone(first: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "anchorline.cli")
     other = QWEN if first == LLAMA else LLAMA
     with serving_several([LLAMA, QWEN], ENGINE) as client:
         mine, others = Conversation(client, first), Conversation(client, other)
         turns = [mine.turn(), mine.turn()]
         assert others.turn()["cache_n"] == 0
+        assert f"loading {other}" in caplog.messages
         back = mine.turn()
+        assert 0 < back["switch_ms"] <= back["queue_ms"] <= back["ttft_ms"]
+        assert "switch_ms" not in turns[1]
+        assert metric(client, "switch_seconds_count") == len(["mine", "others", "mine again"])
         assert back["host_n"] == back["cache_n"] >= turns[1]["prompt_tokens"] - GENERATION_PROMPT_TOKENS
         assert back["prompt_n"] <= turns[1]["prompt_n"] + GENERATION_PROMPT_TOKENS
         again = others.turn()
@@ -85,6 +92,27 @@ def test_what_other_models_have_pinned_is_told() -> None:
         assert client.get("/cache").json()["parked_pinned_bytes"] == pinned
         shown = CliRunner().invoke(cli, ["cache", "ls", "--url", str(client.base_url)])
         assert shown.output.endswith(f" pinned, {format_size(pinned)} for other models\n")
+
+
+def test_the_shell_names_the_model_whose_pins_are_meant(tmp_path: Path) -> None:
+    path = tmp_path / "head.json"
+    path.write_text(json.dumps({"messages": [{"role": "system", "content": "You help. " * 20}]}))
+    with serving_several([LLAMA, QWEN], ENGINE) as client:
+
+        def run(*arguments: str) -> Result:
+            return CliRunner().invoke(cli, ["cache", *arguments, "--url", str(client.base_url)])
+
+        (anchor,) = json.loads(run("warm", str(path), "--model", QWEN, "--json").stdout)
+        assert client.get("/health").json()["models"][QWEN] == "loaded"
+        assert json.loads(run("ls", "--model", LLAMA, "--json").stdout)["data"] == []
+        refused = run("unpin", anchor["id"])
+        assert refused.exit_code == 1
+        assert refused.stderr.endswith(f"no anchor has the id '{anchor['id']}' among those of {LLAMA}\n")
+        pin = ("pin", anchor["id"], "--name", "mine")
+        for command in (("ls",), ("stats",), pin, ("unpin", anchor["id"]), ("clear",)):
+            done = run(*command, "--model", QWEN)
+            assert done.exit_code == 0, done.output
+        assert client.get("/health").json()["models"][QWEN] == "loaded"
 
 
 def test_counters_go_on_over_loads_and_the_bytes_in_ram_count_when_none_is_loaded(

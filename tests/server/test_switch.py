@@ -41,6 +41,46 @@ async def test_a_switch_waits_for_open_calls_and_later_ones_wait_behind_it() -> 
 
 
 @pytest.mark.anyio
+async def test_loads_are_counted_and_timed() -> None:
+    async with several() as here, here.client() as client:
+        here.source.may_load.clear()
+        first = asyncio.create_task(ask(client, "a"))
+        await asyncio.to_thread(here.source.loading.wait, 30)
+        here.seconds.append(3.0)
+        here.source.may_load.set()
+        await first
+        for name in "ba":
+            await ask(client, name)
+        told = (await client.get("/metrics")).text.splitlines()
+    assert {line for line in told if line.startswith("anchorline_model_load") and "bucket" not in line} >= {
+        'anchorline_model_loads_total{model="a"} 2.0',
+        'anchorline_model_loads_total{model="b"} 1.0',
+        "anchorline_model_load_seconds_count 3.0",
+        "anchorline_model_load_seconds_sum 3.0",
+        'anchorline_model_loaded{model="a"} 1.0',
+        'anchorline_model_loaded{model="b"} 0.0',
+        'anchorline_model_loaded{model="c"} 0.0',
+    }
+
+
+@pytest.mark.anyio
+async def test_the_time_a_call_waited_for_its_model_is_told() -> None:
+    async with several() as here, here.client() as client:
+        here.source.may_load.clear()
+        waiting = asyncio.create_task(client.post("/v1/chat/completions", json=chat("a")))
+        await asyncio.to_thread(here.source.loading.wait, 30)
+        here.seconds.append(40.0)
+        here.source.may_load.set()
+        waited, at_once = (await waiting).json(), (await client.post("/v1/chat/completions", json=chat("a"))).json()
+        assert waited["timings"]["switch_ms"] == 40_000
+        assert "switch_ms" not in at_once["timings"]
+        first, second = here.source.engines["a"].submitted
+        assert second.received_seconds - first.received_seconds == 40
+        listed = (await client.get("/cache/requests?model=a")).json()["data"]
+        assert [call["switch_ms"] for call in listed] == [0.0, 40_000.0]
+
+
+@pytest.mark.anyio
 async def test_those_who_wait_for_one_model_go_together() -> None:
     async with several() as here, here.client() as client:
         here.source.may_load.clear()

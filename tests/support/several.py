@@ -46,9 +46,12 @@ def serving_several(
     """A client of a server that computes on one thread and ends with the block."""
     settings = settings_of(models, engine, directory=directory, disk=disk)
     server, source = settings.server, ModelHost(settings)
-    switch = ModelSwitch(source=source, queue=engine.queue, max_passes=engine.max_passes, clock=time.monotonic)
-    source.shared.metrics.watch_engine(switch.stats)
-    app = build_switching_app(switch, server, metrics=source.shared.metrics, new_id=new_id, created=int(time.time()))
+    metrics = source.shared.metrics
+    switch = ModelSwitch(
+        source=source, metrics=metrics, queue=engine.queue, max_passes=engine.max_passes, clock=time.monotonic
+    )
+    metrics.watch_engine(switch.stats)
+    app = build_switching_app(switch, server, metrics=metrics, new_id=new_id, created=int(time.time()))
     try:
         with listening(app, server) as url, httpx.Client(base_url=url, timeout=120) as client:
             yield client

@@ -53,6 +53,8 @@ class Explanation:
     sequence: int | None
     """The live sequence they came from."""
     host_tokens: int
+    disk_tokens: int
+    """Part of ``host_tokens``: read from disk for it."""
     segments: tuple[tuple[int, int], ...]
     """The spans [start, end) that came from the host tier."""
     recomputed_tokens: int
@@ -94,6 +96,7 @@ def explain(report: CallReport, prompt: Prompt, spelling: Spelling, *, cache: bo
         resident_tokens=report.resident_tokens,
         sequence=report.sequence,
         host_tokens=report.host_tokens,
+        disk_tokens=report.disk_tokens,
         segments=report.segments,
         recomputed_tokens=min(known, report.prompt_tokens) - report.restored_tokens,
         miss=report.miss,

@@ -147,11 +147,14 @@ def restored_text(explanation: Explanation) -> str:
     sources: list[str] = []
     if explanation.resident_tokens:
         sources.append(f"{explanation.resident_tokens:,} from live sequence {explanation.sequence}")
-    if explanation.host_tokens:
-        segments = len(explanation.segments)
-        sources.append(f"{explanation.host_tokens:,} from host RAM ({segments} segment{'' if segments == 1 else 's'})")
+    if ram_tokens := explanation.host_tokens - explanation.disk_tokens:
+        sources.append(f"{ram_tokens:,} from host RAM")
+    if explanation.disk_tokens:
+        sources.append(f"{explanation.disk_tokens:,} from disk")
     if not sources:
         return f"None of {explanation.prompt_tokens:,} tokens is restored."
+    if segments := len(explanation.segments):
+        sources[-1] += f" ({segments} segment{'' if segments == 1 else 's'})"
     counted = f"{explanation.restored_tokens:,} of {explanation.prompt_tokens:,} tokens"
     return f"{counted} are restored: {' and '.join(sources)}."
 

@@ -35,8 +35,9 @@ class Timings(msgspec.Struct, kw_only=True, frozen=True):
     """llama-server's shape, where the prefix came from, and why not more of it did.
 
     ``cache_n`` = ``resident_n`` + ``host_n`` tokens were restored, of the latter ``disk_n`` from disk, and ``prompt_n``
-    prefilled. ``load_ms``, part of ``queue_ms``, is how long the call was held for the disk. ``seen_n`` leading
-    tokens were in earlier prompts or replies; ``miss`` says why fewer were restored, null when none could have been.
+    prefilled. ``load_ms``, part of ``queue_ms``, is how long the call was held for the disk, and ``switch_ms``, another
+    part, how long it waited for its model to be loaded. ``seen_n`` leading tokens were in earlier prompts or replies;
+    ``miss`` says why fewer were restored, null when none could have been.
     """
 
     cache_n: int
@@ -51,6 +52,8 @@ class Timings(msgspec.Struct, kw_only=True, frozen=True):
     restore_ms: float
     queue_ms: float
     load_ms: float
+    switch_ms: float | msgspec.UnsetType = msgspec.UNSET
+    """Left out where it did not wait for that."""
     plan_ms: float
     render_ms: float
     tokenize_ms: float
@@ -91,6 +94,7 @@ def timings(
         restore_ms=milliseconds(report.restore_seconds),
         queue_ms=milliseconds(report.queue_seconds),
         load_ms=milliseconds(report.load_seconds),
+        switch_ms=milliseconds(report.switch_seconds) or msgspec.UNSET,
         plan_ms=milliseconds(report.plan_seconds),
         render_ms=milliseconds(render_seconds),
         tokenize_ms=milliseconds(tokenize_seconds),

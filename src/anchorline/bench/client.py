@@ -95,8 +95,15 @@ class Client:
     It calls no other server, whatever path it is given, and its errors do not hold the API key, whatever is answered.
     """
 
-    def __init__(self, url: str, *, api_key: str | None = None, reuses_connections: bool = True) -> None:
-        """Raises Unreachable when ``url`` is none.
+    def __init__(
+        self,
+        url: str,
+        *,
+        api_key: str | None = None,
+        reuses_connections: bool = True,
+        query: Mapping[str, str] | None = None,
+    ) -> None:
+        """``query`` goes with every call. Raises Unreachable when ``url`` is none.
 
         Servers may close a connection behind a streamed answer without saying so before, so that the next call on it
         fails; without ``reuses_connections`` each call makes its own.
@@ -109,6 +116,7 @@ class Client:
                 base_url=url,
                 timeout=TIMEOUT_SECONDS,
                 headers=headers,
+                params=query,
                 trust_env=False,
                 limits=httpx.Limits(max_keepalive_connections=None if reuses_connections else 0),
             )

@@ -19,6 +19,7 @@ from anchorline.cli.bench_groups import BenchSettings, run_group
 from anchorline.cli.signals import ending_with_servers
 from anchorline.cli.suggest import SuggestingCommand
 from anchorline.cli.tables import plain_console, show_table
+from anchorline.cli.values import IntegerRangeType
 from anchorline.errors import AnchorlineError, ConfigError
 from anchorline.llama.model import TEST_PREFIX
 from anchorline.machine import physical_cores
@@ -51,7 +52,7 @@ class BenchFailed(AnchorlineError):
 )
 @click.option(
     "--layers",
-    type=click.IntRange(1),
+    type=IntegerRangeType(1),
     default=None,
     help="Keep only this many layers of each model. Default: all of test models; of files 2 where all take too long.",
 )
@@ -77,16 +78,19 @@ class BenchFailed(AnchorlineError):
     default=None,
     help="The folder of the recorded traces that the mix is made of.",
 )
-@click.option("--rounds", type=click.IntRange(1, 100), default=None, help="Of each workload but those that run once.")
+@click.option("--rounds", type=IntegerRangeType(1, 100), default=None, help="Of each workload but those that run once.")
 @click.option(
     "--anchor-tokens",
-    type=click.IntRange(SMALLEST_ANCHOR, LARGEST_ANCHOR),
+    type=IntegerRangeType(SMALLEST_ANCHOR, LARGEST_ANCHOR),
     default=ANCHOR_TOKENS,
     show_default=True,
     help="Length of a main conversation, about: system prompt, tools and history.",
 )
 @click.option(
-    "--threads", type=click.IntRange(1, 512), default=None, help="Threads of each server. Default: the physical cores."
+    "--threads",
+    type=IntegerRangeType(1, 512),
+    default=None,
+    help="Threads of each server. Default: the physical cores.",
 )
 @click.option("--serve-args", default="", help="More options for 'anchorline serve', as one string.")
 @click.option("--json", "json_path", type=click.Path(dir_okay=False, path_type=Path), help="Write every call there.")

@@ -68,7 +68,7 @@ class AnchorList(msgspec.Struct, frozen=True, kw_only=True):
 def cache_group() -> None:
     """See and change what a server keeps, in RAM or on disk.
 
-    --url, --api-key and --json follow the command: anchorline cache ls --url http://127.0.0.1:8080
+    --url, --api-key, --model and --json follow the command: anchorline cache ls --url http://127.0.0.1:8080
     """
 
 
@@ -90,10 +90,14 @@ def _speaking(command: Callable[..., None]) -> Callable[..., None]:
     @click.option(
         "--api-key", default=None, envvar="ANCHORLINE_API_KEY", show_envvar=True, help="The server's API key."
     )
+    @click.option(
+        "--model", default=None, metavar="NAME", help="Which of a server's models is meant. Default: the loaded one."
+    )
     @click.option("--json", "as_json", is_flag=True, help="Print the server's answer as JSON.")
     @wraps(command)
-    def speaking(*, url: str, api_key: str | None, **options: Any) -> None:
-        with Client(url, api_key=api_key) as client, _telling_what_is_pinned():
+    def speaking(*, url: str, api_key: str | None, model: str | None, **options: Any) -> None:
+        query = {} if model is None else {"model": model}
+        with Client(url, api_key=api_key, query=query) as client, _telling_what_is_pinned():
             command(client=client, **options)
 
     return speaking
@@ -162,8 +166,9 @@ def ls(*, client: Client, as_json: bool, cache_disk: Path | None, namespace: str
     With --cache-disk the namespaces are listed, or the records of NAMESPACE: a digest, or its beginning.
     """
     if cache_disk is not None:
-        if click.get_current_context().get_parameter_source("url") is ParameterSource.COMMANDLINE:
-            raise click.UsageError("--url is a server and --cache-disk a directory; give one of them")
+        for given, what in (("url", "is a server"), ("model", "is a server's")):
+            if click.get_current_context().get_parameter_source(given) is ParameterSource.COMMANDLINE:
+                raise click.UsageError(f"--{given} {what} and --cache-disk a directory; give one of them")
         list_disk(cache_disk.expanduser(), namespace=namespace, as_json=as_json)
         return
     if namespace is not None:

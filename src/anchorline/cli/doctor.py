@@ -17,6 +17,7 @@ from anchorline.cli.doctor_table import fault_table
 from anchorline.cli.proxy import PORT
 from anchorline.cli.suggest import SuggestingCommand
 from anchorline.cli.tables import show_paragraph, show_table
+from anchorline.cli.values import IntegerRangeType
 from anchorline.doctor.diagnosis import Diagnosis, diagnose
 from anchorline.doctor.wording import REMEDIES, TITLES, cost, saved, sentence
 from anchorline.terminal import printable
@@ -32,7 +33,7 @@ from anchorline.terminal import printable
 )
 @click.option(
     "--port",
-    type=click.IntRange(0, 65535),
+    type=IntegerRangeType(0, 65535),
     default=PORT,
     show_default=True,
     help="With --live: port of 127.0.0.1 to listen on; 0 takes a free one.",

@@ -16,7 +16,7 @@ from anchorline.cli.fitting import Fit, Room, fit
 from anchorline.cli.hosting import sequences_for
 from anchorline.cli.suggest import SuggestingCommand
 from anchorline.cli.tables import show_table
-from anchorline.cli.values import SizeType, format_size
+from anchorline.cli.values import IntegerRangeType, SizeType, format_size
 from anchorline.config import KV_TYPES, ContextConfig, EngineConfig, ModelConfig
 from anchorline.errors import ConfigError
 from anchorline.llama.footprint import Footprint, measure
@@ -30,7 +30,7 @@ SIZE = SizeType(minimum_bytes=1 << 20, maximum_bytes=1 << 44)
 @click.option(
     "--ctx",
     "context_tokens",
-    type=click.IntRange(0, 1 << 24),
+    type=IntegerRangeType(0, 1 << 24),
     default=0,
     metavar="N",
     help="Tokens the live KV cache holds; default the model's training context.",
@@ -40,7 +40,7 @@ SIZE = SizeType(minimum_bytes=1 << 20, maximum_bytes=1 << 44)
 @click.option("--kv-type", type=click.Choice(KV_TYPES), default="f16", show_default=True, help="Type of K and V rows.")
 @click.option(
     "--parallel",
-    type=click.IntRange(1, 250),
+    type=IntegerRangeType(1, 250),
     default=EngineConfig().parallel,
     show_default=True,
     metavar="N",

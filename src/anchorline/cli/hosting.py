@@ -19,7 +19,7 @@ from anchorline.api.models import Served
 from anchorline.api.responses_store import ResponseStore
 from anchorline.cache.prefix_cache import PrefixCache
 from anchorline.cli.disk import open_store
-from anchorline.cli.models import NamedModel
+from anchorline.cli.models import NamedModel, name_of
 from anchorline.config import ContextConfig, DiskConfig, EngineConfig, ModelConfig, ServerConfig
 from anchorline.constraint.compiler import ConstraintCompiler
 from anchorline.constraint.vocabulary import Vocabulary
@@ -258,6 +258,7 @@ def host(
     """
     files = _files(config)
     before = [stamp(file) for file in files]
+    log.info("loading %s", name_of(config.model))
     with ExitStack() as loaded:
         model = load_model(config)
         loaded.callback(model.close)

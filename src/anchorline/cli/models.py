@@ -21,6 +21,8 @@ class NamedModel:
 
     name: str
     config: ModelConfig
+    is_required: bool
+    """Whether it was named by itself, and not found in a directory."""
 
 
 def named_models(models: Sequence[str], directory: str | None, common: ModelConfig) -> list[NamedModel]:
@@ -33,7 +35,7 @@ def named_models(models: Sequence[str], directory: str | None, common: ModelConf
         before = named.setdefault(name := name_of(model), model)
         if before != model and not _same_file(before, model):
             raise ConfigError(f"two models are called {name}: {before} and {model}; rename a file")
-    return [NamedModel(name, replace(common, model=model)) for name, model in named.items()]
+    return [NamedModel(name, replace(common, model=model), model in models) for name, model in named.items()]
 
 
 def name_of(model: str) -> str:

@@ -15,6 +15,7 @@ from anchorline.cli.values import (
     FiniteFloatType,
     FiniteRangeType,
     GpuLayersType,
+    IntegerRangeType,
     MetadataOverrideType,
     SizeOrShareType,
     SizeType,
@@ -137,7 +138,7 @@ def _value_type(declared: Field[Any], hint: Any, *, many: bool) -> click.ParamTy
         return SizeType(minimum_bytes=meta["minimum"], maximum_bytes=meta["maximum"])
     limited = meta["minimum"] is not None or meta["maximum"] is not None
     if base is int:
-        return click.IntRange(min=meta["minimum"], max=meta["maximum"]) if limited else click.INT
+        return IntegerRangeType(min=meta["minimum"], max=meta["maximum"]) if limited else click.INT
     if base is float:
         return FiniteRangeType(min=meta["minimum"], max=meta["maximum"]) if limited else FiniteFloatType()
     if base is str:

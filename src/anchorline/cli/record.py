@@ -14,7 +14,7 @@ from anchorline.cli.logs import set_up_logging
 from anchorline.cli.options import SettingOption, options_of
 from anchorline.cli.proxy import PORT, calls, left_out, pass_on, proxy_socket
 from anchorline.cli.suggest import SuggestingCommand
-from anchorline.cli.values import SizeType, format_size
+from anchorline.cli.values import IntegerRangeType, SizeType, format_size
 from anchorline.config import ServerConfig
 from anchorline.limits import Limits
 from anchorline.record.anonymise import Anonymiser
@@ -51,7 +51,7 @@ RECORDING = (
     SettingOption(
         "--port",
         section="Server",
-        type=click.IntRange(0, 65535),
+        type=IntegerRangeType(0, 65535),
         default=PORT,
         show_default=True,
         help="Port of 127.0.0.1 to listen on; 0 takes a free one.",

@@ -18,7 +18,7 @@ from anchorline.cli.options import SettingOption
 from anchorline.cli.replay_servers import Options
 from anchorline.cli.signals import ending_with_servers
 from anchorline.cli.suggest import SuggestingCommand
-from anchorline.cli.values import PaceType
+from anchorline.cli.values import FiniteRangeType, IntegerRangeType, PaceType
 from anchorline.errors import ConfigError
 
 MOST_CALLS = 256
@@ -46,7 +46,7 @@ OPTIONS = (
     SettingOption(
         "--max-tokens",
         section=CALLS,
-        type=click.IntRange(1),
+        type=IntegerRangeType(1),
         default=REPLY_TOKENS,
         show_default=True,
         help="Longest reply.",
@@ -54,7 +54,7 @@ OPTIONS = (
     SettingOption(
         "--limit",
         section=CALLS,
-        type=click.IntRange(1),
+        type=IntegerRangeType(1),
         default=None,
         help="Replay only this many calls of each trace.",
     ),
@@ -90,7 +90,7 @@ OPTIONS = (
     SettingOption(
         "--concurrency",
         section=RUNNING,
-        type=click.IntRange(1, MOST_CALLS),
+        type=IntegerRangeType(1, MOST_CALLS),
         default=None,
         show_default="1; with --at-once one call of each trace",
         help="Most calls at the same time; with more than 1, calls that overlapped when recorded do so again.",
@@ -98,7 +98,7 @@ OPTIONS = (
     SettingOption(
         "--warm-up",
         section=RUNNING,
-        type=click.IntRange(0, MOST_CALLS),
+        type=IntegerRangeType(0, MOST_CALLS),
         default=1,
         show_default=True,
         help="Calls sent before any is measured: the shortest ones, salted apart.",
@@ -114,7 +114,7 @@ OPTIONS = (
     SettingOption(
         "--block-tokens",
         section=RUNNING,
-        type=click.IntRange(1, 1 << 16),
+        type=IntegerRangeType(1, 1 << 16),
         default=BLOCK_TOKENS,
         show_default=True,
         help="Tokens in a block of traces that have hash_ids.",
@@ -125,7 +125,7 @@ OPTIONS = (
     SettingOption(
         "--layers",
         section=STARTED,
-        type=click.IntRange(1),
+        type=IntegerRangeType(1),
         default=None,
         help="Keep only this many layers of the model.",
     ),
@@ -133,7 +133,7 @@ OPTIONS = (
         "--ctx",
         "context_tokens",
         section=STARTED,
-        type=click.IntRange(256, 1 << 20),
+        type=IntegerRangeType(256, 1 << 20),
         default=65536,
         show_default=True,
         help="As for serve.",
@@ -160,7 +160,7 @@ OPTIONS = (
     SettingOption(
         "--compare-every",
         section=STARTED,
-        type=click.IntRange(1),
+        type=IntegerRangeType(1),
         default=1,
         show_default=True,
         help="Compare the answers of every so many calls only: without a cache a long trace takes hours.",
@@ -178,14 +178,14 @@ OPTIONS = (
     SettingOption(
         "--peer-cache-ram-mib",
         section=STARTED,
-        type=click.IntRange(0, 1 << 24),
+        type=IntegerRangeType(0, 1 << 24),
         default=None,
         help="The peer's RAM cache; default 8192.",
     ),
     SettingOption(
         "--threads",
         section=STARTED,
-        type=click.IntRange(1, 512),
+        type=IntegerRangeType(1, 512),
         default=1,
         show_default=True,
         help="Threads of each server.",
@@ -193,7 +193,7 @@ OPTIONS = (
     SettingOption(
         "--parallel",
         section=STARTED,
-        type=click.IntRange(1, 250),
+        type=IntegerRangeType(1, 250),
         default=4,
         show_default=True,
         help="Streams of each server.",
@@ -207,7 +207,7 @@ OPTIONS = (
     SettingOption(
         "--max-ratio",
         section=REPORT,
-        type=click.FloatRange(1.0),
+        type=FiniteRangeType(1.0),
         default=None,
         show_default=f"{replay_started.MAX_RATIO}; with --url none, nor with --compare-no-cache, since exact mode "
         "resumes at cuts alone",

@@ -51,7 +51,13 @@ SETTINGS: tuple[SettingOption, ...] = (
     *options_of(ModelConfig, section="Model"),
 )
 MODEL_NAMED = SettingOption(
-    "model_named", "--model", "-m", section="Model", metavar="MODEL", help="The same as MODEL without a flag."
+    "models_named",
+    "--model",
+    "-m",
+    section="Model",
+    metavar="MODEL",
+    multiple=True,
+    help="The same as MODEL without a flag; may be given more than once.",
 )
 LOGGING = (
     SettingOption(
@@ -163,16 +169,25 @@ def serve_one(settings: Settings, rules: Sequence[Rule] | None, orders: Sequence
 
 
 def serve_several(settings: Settings, rules: Sequence[Rule] | None) -> None:
-    """Serve models that are loaded when a request asks for them, one at a time."""
+    """Serve models that are loaded when a request asks for them, one at a time.
+
+    One that was named and plainly cannot be loaded is refused at once; of a directory the others are served.
+    """
     with open_socket(settings.server) as listener:
         source = ModelHost(settings, rules=rules)
+        for model in settings.models:
+            if model.is_required:
+                source.check(model.name)
+        metrics = source.shared.metrics
         switch = ModelSwitch(
-            source=source, queue=settings.engine.queue, max_passes=settings.engine.max_passes, clock=time.monotonic
+            source=source,
+            metrics=metrics,
+            queue=settings.engine.queue,
+            max_passes=settings.engine.max_passes,
+            clock=time.monotonic,
         )
-        source.shared.metrics.watch_engine(switch.stats)
-        app = build_switching_app(
-            switch, settings.server, metrics=source.shared.metrics, new_id=new_id, created=int(time.time())
-        )
+        metrics.watch_engine(switch.stats)
+        app = build_switching_app(switch, settings.server, metrics=metrics, new_id=new_id, created=int(time.time()))
         facts = {"models": ", ".join(source.names), **_common_facts(settings), "url": url_of(listener)}
         try:
             serve_app(app, settings.server, listener=listener, ready=lambda: announce(facts))
@@ -241,16 +256,15 @@ def _common_facts(settings: Settings) -> dict[str, str]:
 
 
 class _ServeCommand(SuggestingCommand):
-    """Takes models as arguments or, as llama-server does, one behind a flag."""
+    """Takes models as arguments or, as llama-server does, behind a flag."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """``models`` are all that are named, ``model`` is the first of them, or the default."""
         rest = super().parse_args(ctx, args)
-        named, models = ctx.params.pop("model_named"), ctx.params["models"]
-        if named is not None:
-            if models:
-                raise click.UsageError(f"--model: the model is {models[0]} already", ctx=ctx)
-            models = (named,)
+        named, models = ctx.params.pop("models_named"), ctx.params["models"]
+        if named and models:
+            raise click.UsageError(f"--model: the model is {models[0]} already", ctx=ctx)
+        models = models or named
         if not models and ctx.params["models_directory"] is None:
             models = (ModelConfig().model,)
         ctx.params["models"] = models

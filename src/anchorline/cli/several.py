@@ -14,10 +14,9 @@ from anchorline.disk.namespace import Namespace
 from anchorline.engine.caches import take_or_make_cache
 from anchorline.engine.stats import EngineStats
 from anchorline.engine.stream import Clock
-from anchorline.llama.gguf_file import check_gguf
 from anchorline.llama.identity import namespace_facts
 from anchorline.llama.interface import Runtime
-from anchorline.llama.model import TEST_PREFIX, model_path
+from anchorline.llama.model import TEST_PREFIX, check_model
 from anchorline.llama.runtime import LlamaRuntime
 from anchorline.prompt.turns import TurnMemo
 from anchorline.script.rules import Rule
@@ -58,9 +57,7 @@ class ModelHost:
         )
 
     def check(self, name: str) -> None:
-        path = model_path(self._models[name].config)
-        if path is not None:
-            check_gguf(path, what="model")
+        check_model(self._models[name].config)
 
     def load(self, name: str) -> _Loaded:
         kept = self._models[name]

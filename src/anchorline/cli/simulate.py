@@ -17,7 +17,7 @@ from anchorline.cache.policy import EVICTION
 from anchorline.cli.suggest import SuggestingCommand
 from anchorline.cli.tables import show_table
 from anchorline.cli.traces import read_chat_traces
-from anchorline.cli.values import format_size, parse_size
+from anchorline.cli.values import IntegerRangeType, format_size, parse_size
 from anchorline.config import EngineConfig, ModelConfig
 from anchorline.llama.model import load_model
 from anchorline.simulate.calls import PromptSource, SimulatedCall, all_at_once, one_after_another
@@ -93,27 +93,34 @@ class Row:
     show_default=True,
     help="A size, or a share of what holds everything; may be given more than once.",
 )
-@click.option("--parallel", type=click.IntRange(1, 250), default=4, show_default=True, help="Streams at the same time.")
-@click.option("--resident-idle", type=click.IntRange(0, 250), default=2, show_default=True, help="As for serve.")
-@click.option("--max-passes", type=click.IntRange(0), default=16, show_default=True, help="As for serve.")
 @click.option(
-    "--ctx", "context_tokens", type=click.IntRange(256, 1 << 24), default=65536, show_default=True, help="As for serve."
+    "--parallel", type=IntegerRangeType(1, 250), default=4, show_default=True, help="Streams at the same time."
+)
+@click.option("--resident-idle", type=IntegerRangeType(0, 250), default=2, show_default=True, help="As for serve.")
+@click.option("--max-passes", type=IntegerRangeType(0), default=16, show_default=True, help="As for serve.")
+@click.option(
+    "--ctx",
+    "context_tokens",
+    type=IntegerRangeType(256, 1 << 24),
+    default=65536,
+    show_default=True,
+    help="As for serve.",
 )
 @click.option(
     "--bytes-per-token",
-    type=click.IntRange(1, 1 << 30),
+    type=IntegerRangeType(1, 1 << 30),
     default=1024,
     show_default=True,
     help="Bytes of saved rows; 'anchorline fit' tells a model's.",
 )
 @click.option(
     "--state-bytes",
-    type=click.IntRange(0, 1 << 40),
+    type=IntegerRangeType(0, 1 << 40),
     default=0,
     show_default=True,
     help="Bytes of one saved state; 0 simulates plain attention.",
 )
-@click.option("--limit", type=click.IntRange(1), default=None, help="Only so many calls of each trace.")
+@click.option("--limit", type=IntegerRangeType(1), default=None, help="Only so many calls of each trace.")
 @click.option(
     "--model", default="test:llama", show_default=True, help="Whose vocabulary and template make the prompts."
 )

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any
 
 import click
 
 from anchorline.refusal import refusing
+
+LIKENESS_MIN = 0.7
+"""As much must a name be like what was typed, by ``difflib``'s ratio, to be what was meant."""
 
 
 class SuggestingCommand(click.Command):
@@ -22,8 +25,7 @@ class SuggestingCommand(click.Command):
             known = [name for param in self.get_params(ctx) for name in (*param.opts, *param.secondary_opts)]
             options = [name for name in known if name.startswith("-")]
             typed = _as_typed(error.option_name, given, options)
-            hint = f"did you mean {nearest(typed, options)}?"
-            raise click.UsageError(f"No such option: {typed}; {hint}", ctx=ctx) from None
+            raise click.UsageError(f"No such option: {typed}{suggestion(typed, options)}", ctx=ctx) from None
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         sections: dict[str, list[tuple[str, str]]] = {}
@@ -44,8 +46,8 @@ class SuggestingGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
         if not name.startswith("-") and self.get_command(ctx, name) is None:
-            hint = nearest(name, self.list_commands(ctx))
-            raise click.UsageError(f"No such command: {name}; did you mean {hint}?", ctx=ctx)
+            hint = suggestion(name, self.list_commands(ctx))
+            raise click.UsageError(f"No such command: {name}{hint}", ctx=ctx)
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -53,9 +55,10 @@ class SuggestingGroup(click.Group):
             return super().invoke(ctx)
 
 
-def nearest(text: str, known: Iterable[str]) -> str:
-    """The known name that looks most like ``text``."""
-    return max(known, key=lambda name: difflib.SequenceMatcher(None, text, name).ratio())
+def suggestion(text: str, known: Sequence[str]) -> str:
+    """The end of an error that asks for the known name most like ``text``; empty where none is like it."""
+    near = difflib.get_close_matches(text, known, n=1, cutoff=LIKENESS_MIN)
+    return f"; did you mean {near[0]}?" if near else ""
 
 
 def _as_typed(reported: str, given: list[str], known: list[str]) -> str:

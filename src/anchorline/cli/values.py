@@ -81,8 +81,16 @@ class SizeOrShareType(click.ParamType[int | float]):
         return percent / 100
 
 
+class IntegerRangeType(click.IntRange):
+    """An integer between two limits, one of which may be None; what is none is called so, and not a range."""
+
+    name = "integer"
+
+
 class FiniteFloatType(click.types.FloatParamType):
     """Any number but infinity and NaN."""
+
+    name = "number"
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
         number = float(super().convert(value, param, ctx))  # type: ignore[arg-type]
@@ -93,6 +101,8 @@ class FiniteFloatType(click.types.FloatParamType):
 
 class FiniteRangeType(click.FloatRange):
     """A number between two limits, one of which may be None; no limit alone would refuse infinity and NaN."""
+
+    name = "number"
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
         return FiniteFloatType().convert(super().convert(value, param, ctx), param, ctx)  # type: ignore[arg-type]

@@ -161,7 +161,7 @@ class Prospector:
             plan=plan,
             resident_tokens=resident,
             host_tokens=restored - resident,
-            disk_tokens=_disk_tokens(stream, resident, restored),
+            disk_tokens=_disk_tokens(stream, prospect, resident, restored),
             seen_tokens=seen,
             miss=miss,
             missing_cut=missing_cut,
@@ -180,11 +180,15 @@ class Prospector:
         return MissReason.EVICTED if refused else MissReason.CHEAPER
 
 
-def _disk_tokens(stream: Stream, resident_tokens: int, restored_tokens: int) -> int:
-    """How many of the restored tokens were read from disk for the stream."""
-    if stream.asked is None or stream.asked.load is None:
+def _disk_tokens(stream: Stream, prospect: Prospect, resident_tokens: int, restored_tokens: int) -> int:
+    """How many of the restored tokens were read from disk for the stream, or would be if it is only looked at."""
+    if prospect.plan.load_bytes:  # a stream that starts has asked for them, and has a plan without
+        host_tokens = prospect.match.restorable
+    elif stream.asked is not None and stream.asked.load is not None:
+        host_tokens = stream.asked.host_tokens
+    else:
         return 0
-    return max(0, restored_tokens - max(resident_tokens, stream.asked.host_tokens))
+    return max(0, restored_tokens - max(resident_tokens, host_tokens))
 
 
 def plan_kind(plan: Plan, live: LiveSequence) -> PlanKind:

@@ -60,6 +60,8 @@ class GenerationRequest:
     0. What it prefilled until then is kept."""
     received_seconds: float = 0.0
     """``time.monotonic()`` when the HTTP request arrived; the zero of TTFT."""
+    switch_seconds: float = 0.0
+    """How long it has waited since then for its model to be loaded."""
     on_admitted: Callable[[CallReport], None] | None = None
     """Told once, before the prefill, where the prompt comes from. Called on the engine thread: must be
     quick, must not block or raise."""
@@ -147,6 +149,8 @@ class CallReport:
     """Part of ``host_tokens``: read from disk for this call."""
     load_seconds: float = 0.0
     """Part of ``queue_seconds``: waited for the disk tier."""
+    switch_seconds: float = 0.0
+    """Part of ``queue_seconds``: waited for its model to be loaded."""
     expected_seconds: float = 0.0
     """What the planner expected restoring and prefilling to take …"""
     rejected_plans: tuple[tuple[PlanKind, str], ...] = ()

@@ -122,6 +122,7 @@ class Call:
             queue_seconds=admitted - received,
             sharing_seconds=self.sharing_seconds,
             load_seconds=self.load_seconds,
+            switch_seconds=self.request.switch_seconds,
             plan_seconds=source.plan_seconds,
             restore_seconds=source.restore_seconds,
             prefill_seconds=max(0.0, prefilled - admitted - source.plan_seconds - source.restore_seconds),

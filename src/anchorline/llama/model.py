@@ -93,6 +93,15 @@ def model_path(config: ModelConfig) -> Path | None:
     return default_model_path() if config.model == DEFAULT_MODEL else Path(config.model).expanduser()
 
 
+def check_model(config: ModelConfig) -> None:
+    """Raise ConfigError or ModelError when it is plain, without loading anything, that the model cannot be loaded."""
+    path = model_path(config)
+    if path is None:
+        testmodel.shape_of(config.model.removeprefix(TEST_PREFIX))
+    else:
+        check_gguf(path, what="model")
+
+
 def default_model_path() -> Path:
     """The GGUF inside the installed default-model package, found without importing it."""
     spec = importlib.util.find_spec(DEFAULT_PACKAGE)
@@ -154,7 +163,7 @@ def _describe(handle: Any, *, name: str, vocab_size: int, built: BuiltModel | No
     prefix = f"{_TEMPLATE_KEY}."
     return ModelInfo(
         name=name,
-        description=_read(api.llama_model_desc, handle) if built is None else built.description,
+        description=_description(handle) if built is None else built.description,
         architecture=metadata.get("general.architecture", "unknown"),
         parameters=api.llama_model_n_params(handle) if built is None else built.parameters,
         size_bytes=api.llama_model_size(handle) if built is None else built.size_bytes,
@@ -166,6 +175,19 @@ def _describe(handle: Any, *, name: str, vocab_size: int, built: BuiltModel | No
         metadata=metadata,
         build=library.build_description(),
     )
+
+
+def _description(handle: Any) -> str:
+    """llama.cpp's, ``llama 256M Q4_1``, with the number of parameters in place of the size class that it guesses."""
+    architecture, *rest = _read(api.llama_model_desc, handle).split(" ")
+    return " ".join((architecture, shown_count(api.llama_model_n_params(handle)), *rest[1:]))
+
+
+def shown_count(number: int) -> str:
+    """A number of parameters as people write it: three digits and a unit."""
+    units = (("T", 1e12), ("B", 1e9), ("M", 1e6), ("K", 1e3))
+    unit, size = next((each for each in units if number >= 0.9995 * each[1]), ("", 1.0))
+    return f"{number / size:.3g}{unit}"
 
 
 def _metadata(handle: Any) -> dict[str, str]:

@@ -86,9 +86,7 @@ def build(
     Raises ConfigError for an unknown architecture or a context over MAX_CONTEXT, ModelError when
     llama.cpp refuses the model.
     """
-    shape = ARCHITECTURES.get(architecture)
-    if shape is None:
-        raise ConfigError(f"there is no test model '{architecture}'; known are: {', '.join(sorted(ARCHITECTURES))}")
+    shape = shape_of(architecture)
     if not 1 <= context_tokens <= MAX_CONTEXT:
         raise ConfigError(f"--test-context must lie between 1 and {MAX_CONTEXT}, not {context_tokens}")
     if not 0 <= seed < 1 << 32:
@@ -112,6 +110,14 @@ def build(
         parameters=sum(values for values, _bytes in sizes.values()),
         size_bytes=sum(nbytes for _values, nbytes in sizes.values()),
     )
+
+
+def shape_of(architecture: str) -> TestArchitecture:
+    """Raises ConfigError for an unknown one."""
+    shape = ARCHITECTURES.get(architecture)
+    if shape is None:
+        raise ConfigError(f"there is no test model '{architecture}'; known are: {', '.join(sorted(ARCHITECTURES))}")
+    return shape
 
 
 def save(model: Any, path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
 from anchorline.engine.request import CallReport
@@ -34,15 +34,23 @@ class Metrics:
         self.cancelled = self._counter("cancelled", "Calls whose client went away before the end.")
         self.rewritten = self._counter("rewritten_calls", "Calls that a rewrite has changed, by rewrite.", "rewrite")
         self.floated_tokens = self._counter("floated_tokens", "Tokens said behind a user message by --float-volatile.")
-        self.queue_seconds = self._seconds("queue", "Time a call waited for a stream.", _LONG_SECONDS)
+        self.queue_seconds = self._seconds("queue", "Time a call waited for its model and a stream.", _LONG_SECONDS)
+        self.switch_seconds = self._seconds("switch", "Time a call waited for its model to be loaded.", _LONG_SECONDS)
         self.sharing_seconds = self._seconds(
             "sharing", "Time a call was held while another prefilled the same prefix.", _LONG_SECONDS
         )
-        self.load_seconds = self._seconds("load", "Time a call was held for the disk tier.", _LONG_SECONDS)
+        self.load_seconds = self._seconds(
+            "load", "Time a call was held while its prefix was read from disk; not of loading models.", _LONG_SECONDS
+        )
         self.restore_seconds = self._seconds("restore", "Time a call took to restore its prefix.", _SHORT_SECONDS)
         self.prefill_seconds = self._seconds("prefill", "Time a call took to prefill its delta.", _LONG_SECONDS)
         self.decode_seconds = self._seconds("decode", "Time a call took to generate its reply.", _LONG_SECONDS)
         self.ttft_seconds = self._seconds("ttft", "Time from receipt to the first token.", _LONG_SECONDS)
+        self.model_loads = self._counter("model_loads", "Times that one of several models was loaded.", "model")
+        self.model_load_seconds = self._seconds("model_load", "Time to load one of several models.", _LONG_SECONDS)
+        self.model_loaded = Gauge(
+            "anchorline_model_loaded", "1 for the model of several that is loaded.", ["model"], registry=self.registry
+        )
 
     def watch_engine(self, stats: StatsSource) -> None:
         """Read the gauges of the engine that runs through ``stats`` at every scrape."""
@@ -59,6 +67,8 @@ class Metrics:
         """Count one finished call."""
         self.count_work(report)
         self.queue_seconds.observe(report.queue_seconds)
+        if report.switch_seconds:
+            self.switch_seconds.observe(report.switch_seconds)
         if report.sharing_seconds:
             self.sharing_seconds.observe(report.sharing_seconds)
         if report.load_seconds:
@@ -83,6 +93,12 @@ class Metrics:
         if report.miss is not None:
             self.misses.labels(report.miss.value).inc()
             self.missed_tokens.labels(report.miss.value).inc(max(0, report.seen_tokens - report.restored_tokens))
+
+    def count_model_load(self, name: str, *, seconds: float) -> None:
+        """Count that one of several models was loaded; it is until ``model_loaded`` says otherwise."""
+        self.model_loads.labels(name).inc()
+        self.model_load_seconds.observe(seconds)
+        self.model_loaded.labels(name).set(1)
 
     def count_rewriting(self, names: Sequence[str], *, floated_tokens: int) -> None:
         """Count what was rendered of one call otherwise than it was sent; ``names`` are those of the rewrites."""

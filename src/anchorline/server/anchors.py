@@ -24,9 +24,10 @@ from anchorline.api.anchors import (
 from anchorline.cache.pinning import AnchorOrder
 from anchorline.engine.commands import ChangePin, ClearCache, Command, ListPins, PinAnchor, RemovePin
 from anchorline.engine.request import CallReport, GenerationRequest
+from anchorline.errors import NotFound
 from anchorline.llama.interface import SamplingParams
 from anchorline.server.body import read_body
-from anchorline.server.caller import Caller, tenant_of
+from anchorline.server.caller import Caller, caller_of
 from anchorline.server.leaving import while_connected
 from anchorline.server.log import call_line, ended_line, logger
 from anchorline.server.prefill import Prefill
@@ -57,7 +58,7 @@ class AnchorRoutes:
     async def create(self, request: Request) -> Response:
         """Prefill and pin; a client that leaves ends that."""
         state = self._state
-        caller = Caller(received_seconds=state.monotonic(), tenant=tenant_of(request, state.config))
+        caller = caller_of(request, state.config, now=state.monotonic())
         raw = await self._body(request)
         return json_response(await while_connected(request, self.make(raw, caller)))
 
@@ -65,11 +66,11 @@ class AnchorRoutes:
         asked = parse_change(await self._body(request), limits=self._state.config.limits)
         id = request.path_params["id"]
         change = ChangePin(tenant=self._tenant(request), id=id, name=asked.name, lifetime=asked.lifetime)
-        return json_response(anchor_object(await self._ask(change)))
+        return json_response(anchor_object(await self._ask_about_pin(change)))
 
     async def delete(self, request: Request) -> Response:
         id = request.path_params["id"]
-        await self._ask(RemovePin(tenant=self._tenant(request), id=id))
+        await self._ask_about_pin(RemovePin(tenant=self._tenant(request), id=id))
         return json_response(deleted_anchor(id))
 
     async def clear(self, request: Request) -> Response:
@@ -92,6 +93,13 @@ class AnchorRoutes:
 
     async def _ask(self, command: Command[T]) -> T:
         return await asyncio.wrap_future(self._state.engine.ask(command))
+
+    async def _ask_about_pin(self, command: Command[T]) -> T:
+        """Raises NotFound that says among whose pins there is none: other models of the server have their own."""
+        try:
+            return await self._ask(command)
+        except NotFound as error:
+            raise NotFound(f"{error} among those of {self._state.served.name}", field=error.field) from error
 
     async def make(self, raw: bytes, caller: Caller) -> dict[str, Any]:
         """Prefill and pin what a body asks for; cancelling this ends it. Raises AnchorlineError."""
@@ -123,6 +131,7 @@ class AnchorRoutes:
             sampling=SamplingParams(),
             max_tokens=0,
             received_seconds=caller.received_seconds,
+            switch_seconds=caller.switch_seconds,
         )
         prefill = Prefill()
         state.engine.submit(request, prefill)

@@ -12,6 +12,9 @@ from starlette.requests import Request
 
 from anchorline.config import ServerConfig
 
+SWITCH_SECONDS = "anchorline.switch_seconds"
+"""Of an ASGI scope: how long the request has waited for its model to be loaded, before its endpoint was called."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
@@ -19,10 +22,20 @@ class Caller:
 
     received_seconds: float
     """Monotonic time at which it came; the zero of TTFT."""
+    switch_seconds: float = 0.0
+    """How long it has waited since then for its model to be loaded."""
     tenant: str
     """Clients of one tenant may see what was made for the others of it; see ``tenant_of``."""
     generates: bool = True
     """Whether it gets a reply that its conversation goes on behind; not where a call is only planned."""
+
+
+def caller_of(request: Request, config: ServerConfig, *, now: float, generates: bool = True) -> Caller:
+    """The caller of a request that has come to its endpoint ``now``."""
+    waited = request.scope.get(SWITCH_SECONDS, 0.0)
+    return Caller(
+        received_seconds=now - waited, switch_seconds=waited, tenant=tenant_of(request, config), generates=generates
+    )
 
 
 def tenant_of(request: Request, config: ServerConfig) -> str:

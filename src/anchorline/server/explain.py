@@ -14,7 +14,7 @@ from anchorline.engine.commands import PreviewCall
 from anchorline.engine.request import CallReport, GenerationRequest
 from anchorline.errors import RequestError
 from anchorline.server.body import read_body
-from anchorline.server.caller import Caller, tenant_of
+from anchorline.server.caller import caller_of
 from anchorline.server.leaving import while_connected
 from anchorline.server.messages import prepare_messages
 from anchorline.server.openai_responses import prepare_response
@@ -100,8 +100,7 @@ class ExplainRoutes:
         endpoint = request.query_params.get("endpoint", "/v1/chat/completions")
         if endpoint not in PREPARES:
             raise RequestError(f"endpoint must be one of {', '.join(PREPARES)}", field="endpoint")
-        tenant = tenant_of(request, state.config)
-        caller = Caller(received_seconds=state.monotonic(), tenant=tenant, generates=False)
+        caller = caller_of(request, state.config, now=state.monotonic(), generates=False)
         raw = await read_body(request, limits=state.config.limits)
         call = await while_connected(request, state.prepare(lambda: PREPARES[endpoint](raw, state, caller)))
         preview = await asyncio.wrap_future(state.engine.ask(PreviewCall(request=call.request)))

@@ -18,7 +18,7 @@ from anchorline.output.events import ReplyEvent, ReplyFailed, ReplyFinished
 from anchorline.output.reply import Reply
 from anchorline.server.body import read_body
 from anchorline.server.bridge import EventBridge
-from anchorline.server.caller import Caller, tenant_of
+from anchorline.server.caller import caller_of
 from anchorline.server.explain import CallExplainer
 from anchorline.server.leaving import left, while_connected
 from anchorline.server.log import call_line, ended_line, error_line, logger
@@ -39,7 +39,7 @@ def generation_endpoint(state: ServerState, prepare: Prepare, sealer: Sealer | N
     """The route of one protocol; with ``sealer`` its turns are sealed."""
 
     async def endpoint(request: Request) -> Response:
-        caller = Caller(received_seconds=state.monotonic(), tenant=tenant_of(request, state.config))
+        caller = caller_of(request, state.config, now=state.monotonic())
         in_headers = wants_headers(request.headers.get(ASKED_HEADER), default=state.config.explain_headers)
         raw = await read_body(request, limits=state.config.limits)
         call = await while_connected(request, state.prepare(lambda: prepare(raw, state, caller)))

@@ -43,6 +43,8 @@ def call_line(
         pairs["lost"] = explanation.lost_tokens
     if head_digest is not None:
         pairs["head"] = head_digest
+    if report.switch_seconds:
+        pairs["switch_ms"] = milliseconds(report.switch_seconds)
     if report.sharing_seconds:
         pairs["sharing_ms"] = milliseconds(report.sharing_seconds)
     if report.load_seconds:

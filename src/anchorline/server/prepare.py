@@ -226,4 +226,5 @@ def _request(
         logprobs=options.logprobs,
         use_cache=options.use_cache,
         received_seconds=caller.received_seconds,
+        switch_seconds=caller.switch_seconds,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import logging
 import os
 import signal
 import socket
@@ -19,6 +20,8 @@ from anchorline.config import ServerConfig
 from anchorline.errors import ConfigError
 from anchorline.server.access import is_loopback_name
 from anchorline.server.connection import on_loop_error, protocol_class
+
+log = logging.getLogger("anchorline.server")
 
 _BACKLOG = 2048
 _take_no_notice = dict[int, FrameType | None]().get
@@ -180,6 +183,11 @@ class Server(uvicorn.Server):
         self._besides = asyncio.create_task(self._beside())
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        if running := len(self.server_state.tasks):
+            log.info(
+                "stopping; running calls: %d, which have %g s more; another SIGINT (Ctrl-C) ends them now",
+                *(running, self._shutdown_seconds),
+            )
         if self._besides is not None:
             self._besides.cancel()
         ending = asyncio.create_task(self._end_calls())

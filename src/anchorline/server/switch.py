@@ -23,6 +23,7 @@ from starlette.types import ASGIApp
 from anchorline.api.models import Served
 from anchorline.engine.stats import EngineStats
 from anchorline.errors import AnchorlineError, EngineFailure, ModelNotFound, QueueFull
+from anchorline.metrics.metrics import Metrics
 from anchorline.server.app import ModelApp
 from anchorline.server.model_order import Waiting, due, passes, starting
 from anchorline.server.state import ServerState
@@ -79,6 +80,8 @@ class Lease:
 
     app: ASGIApp
     release: Callable[[], None]
+    waited_seconds: float
+    """Until it was given; 0 where that was at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +101,8 @@ class _Place:
 
     model: str
     turn: asyncio.Future[Lease]
-    since_seconds: float
+    since_seconds: float | None = None
+    """None while it is not known yet whether it has to wait."""
     passed: int = 0
 
 
@@ -121,6 +125,7 @@ class ModelSwitch:
     """Which model is loaded, and who waits for which. Lives on the event loop, but for ``stats`` and ``close``."""
 
     source: ModelSource
+    metrics: Metrics
     queue: int
     """How many may wait, those for all models together; one more is answered with 429."""
     max_passes: int
@@ -143,6 +148,8 @@ class ModelSwitch:
 
     def __post_init__(self) -> None:
         self._known = {name: _Known() for name in self.source.names}
+        for name in self._known:
+            self.metrics.model_loaded.labels(name).set(0)
 
     # -- what there is ------------------------------------------------------------------------
 
@@ -193,9 +200,10 @@ class ModelSwitch:
         if self._waiting and len(self._waiting) >= self.queue:
             retry = min(max(round(self._waited_seconds), 1), RETRY_SECONDS_MAX)
             raise QueueFull(waiting=len(self._waiting), limit=self.queue, retry_after_seconds=retry)
-        place = _Place(name, asyncio.get_running_loop().create_future(), self.clock())
+        place = _Place(name, asyncio.get_running_loop().create_future())
         self._waiting.append(place)
         self._advance()
+        place.since_seconds = self.clock()
         try:
             return await place.turn
         except asyncio.CancelledError:
@@ -236,8 +244,10 @@ class ModelSwitch:
         for index, place in enumerate(self._waiting):
             if index in starts:
                 self._leases += 1
-                self._waited_seconds = self.clock() - place.since_seconds
-                place.turn.set_result(Lease(self._loaded.app, self._release))
+                waited_seconds = 0.0
+                if place.since_seconds is not None:
+                    waited_seconds = self._waited_seconds = self.clock() - place.since_seconds
+                place.turn.set_result(Lease(self._loaded.app, self._release, waited_seconds))
             else:
                 place.passed += passes(starts, index)
         self._waiting = [place for index, place in enumerate(self._waiting) if index not in starts]
@@ -259,7 +269,9 @@ class ModelSwitch:
             hosted = await self._workers.run(lambda: self.source.load(name))
             self._loaded = _Loaded(name, hosted, ModelApp(hosted.state))
             self._known[name] = _Known(hosted.state.served)
-            log.info("%s is loaded, after %.1f s", name, self.clock() - started)
+            seconds = self.clock() - started
+            self.metrics.count_model_load(name, seconds=seconds)
+            log.info("%s is loaded, after %.1f s", name, seconds)
         except AnchorlineError as error:
             self._fail(name, str(error))
         except asyncio.CancelledError:  # the event loop ends, and with it whoever waits
@@ -298,6 +310,7 @@ class ModelSwitch:
     def _stop(self, loaded: _Loaded) -> None:
         """Called once for each, by the event loop's thread or by the one that loads: whoever comes to it."""
         self._loaded = None
+        self.metrics.model_loaded.labels(loaded.name).set(0)
         with _going_on("ending", loaded.name):
             loaded.hosted.stop()
 

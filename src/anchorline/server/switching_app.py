@@ -27,7 +27,7 @@ from anchorline.errors import AnchorlineError
 from anchorline.metrics.metrics import CONTENT_TYPE, Metrics
 from anchorline.server.app import ENDPOINTS, layered
 from anchorline.server.body import read_body
-from anchorline.server.caller import is_admitted
+from anchorline.server.caller import SWITCH_SECONDS, is_admitted
 from anchorline.server.early_stream import EarlyStream
 from anchorline.server.generate import Endpoint
 from anchorline.server.leaving import left
@@ -157,6 +157,7 @@ class Dispatch:
         self, request: Request, name: str, receive_again: Receive, stream: EarlyStream, *, pings: bool
     ) -> None:
         lease = await self._lease(request, name, stream, pings=pings)
+        request.scope[SWITCH_SECONDS] = lease.waited_seconds
         try:
             await lease.app(request.scope, receive_again, stream)
         finally:
