@@ -31,10 +31,9 @@ import click
 
 from anchorline.bench import agent
 from anchorline.bench.client import Client
-from anchorline.bench.models import bench_model
+from anchorline.bench.models import served_model
 from anchorline.bench.process import ServerFailed, ServerProcess, start_anchorline
 from anchorline.errors import AnchorlineError
-from anchorline.llama.model import TEST_PREFIX
 from anchorline.refusal import RefusingCommand
 
 WARM_UP_CALLS, WARM_UP_TOKENS = 2, 3000
@@ -295,11 +294,8 @@ def main(
 ) -> None:
     """Serve long conversations in little memory; exit with 1 when something was not as it should be."""
     with tempfile.TemporaryDirectory(prefix="anchorline-bench-") as folder:
-        arguments = ["--threads", "1", *serve_args.split()]
-        if model.startswith(TEST_PREFIX):
-            arguments += ["--test-context", str(context_tokens)]
-        else:
-            model = str(bench_model(model, folder=Path(folder), layers=layers, context_tokens=context_tokens))
+        model, *context = served_model(model, folder=Path(folder), layers=layers, context_tokens=context_tokens)
+        arguments = ["--threads", "1", *serve_args.split(), *context]
         row_bytes = measure_footprint(model, context_tokens).row_bytes
         load = Load(
             context_tokens=context_tokens,

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from anchorline.bench.cut_gguf import cut_layers
 from anchorline.errors import ConfigError
+from anchorline.llama.model import TEST_PREFIX
 
 
 def default_model_path() -> Path:
@@ -36,6 +37,16 @@ def bench_model(model: str, *, folder: Path, layers: int | None, context_tokens:
     target = folder / f"bench-{source.name}"
     cut_layers(source, target, layers=layers or _layers_of(source), context_tokens=context_tokens)
     return target
+
+
+def served_model(model: str, *, folder: Path, layers: int | None, context_tokens: int) -> list[str]:
+    """What ``anchorline serve`` is told to load with room for ``context_tokens``.
+
+    That is a test model as it is, or what ``bench_model`` makes of a file.
+    """
+    if model.startswith(TEST_PREFIX):
+        return [model, "--test-context", str(context_tokens)]
+    return [str(bench_model(model, folder=folder, layers=layers, context_tokens=context_tokens))]
 
 
 def _layers_of(path: Path) -> int:

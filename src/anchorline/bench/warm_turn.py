@@ -29,10 +29,9 @@ import click
 
 from anchorline.bench import agent
 from anchorline.bench.client import Answer, Client
-from anchorline.bench.models import bench_model
+from anchorline.bench.models import served_model
 from anchorline.bench.process import start_anchorline
 from anchorline.errors import AnchorlineError
-from anchorline.llama.model import TEST_PREFIX
 from anchorline.refusal import RefusingCommand
 
 PARTS = ("render_ms", "tokenize_ms", "wait_ms", "plan_ms", "restore_ms", "prompt_ms")
@@ -198,12 +197,8 @@ def main(
     context_tokens = (anchor_tokens * max(multiples) * 5 // 4 + 8192) // 256 * 256
     environment = {**os.environ, "OMP_WAIT_POLICY": "passive"}
     with tempfile.TemporaryDirectory(prefix="anchorline-bench-") as folder:
-        arguments = ["--ctx", str(context_tokens), "--threads", str(threads), "--log-level", "warning"]
-        if model.startswith(TEST_PREFIX):
-            arguments += [model, "--test-context", str(context_tokens)]
-        else:
-            path = bench_model(model, folder=Path(folder), layers=layers, context_tokens=context_tokens)
-            arguments.append(str(path))
+        served = served_model(model, folder=Path(folder), layers=layers, context_tokens=context_tokens)
+        arguments = [*served, "--ctx", str(context_tokens), "--threads", str(threads), "--log-level", "warning"]
         with ExitStack() as stack:
             clients = []
             for resident_idle in ("2", "0"):
