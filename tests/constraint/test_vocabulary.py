@@ -11,6 +11,7 @@ import pytest
 from anchorline.constraint.compiler import ConstraintCompiler
 from anchorline.constraint.spec import Choices, Regex
 from anchorline.constraint.vocabulary import Vocabulary
+from anchorline.errors import RequestError
 from anchorline.limits import Limits
 from anchorline.llama.interface import TokenConstraint
 from anchorline.llama.model import Model
@@ -72,3 +73,11 @@ def test_forced_text_gets_no_space_before_it(tmp_path: Path) -> None:
         constraint = compiled(compiler_for(tokenizer), Choices(texts=("ab a ab", 'b "\u00e9"'), field="choice"))
         texts = {spell(constraint, tokenizer, seed) for seed in range(8)}
         assert texts == {"ab a ab", 'b "\u00e9"'}
+
+
+@pytest.mark.parametrize("words", [("v0", "v1"), ("yes", "no")])
+def test_what_the_vocabulary_cannot_spell_is_refused(test_llama_model: Model, words: tuple[str, ...]) -> None:
+    compiler = compiler_for(test_llama_model.tokenizer)
+    compiled(compiler, schema({"enum": [0, 1]}))
+    with pytest.raises(RequestError, match="no text of this model's tokens"):
+        compiled(compiler, schema({"enum": list(words)}))

@@ -419,6 +419,18 @@ def test_clearing_deletes_files_and_those_that_are_found_later() -> None:
     assert not files.kept
 
 
+@pytest.mark.parametrize("kind", [MemoryKind.PLAIN, MemoryKind.HYBRID])
+def test_clearing_leaves_on_disk_what_a_pin_goes_on_from(kind: MemoryKind) -> None:
+    files = Files()
+    process = start(files, kind)
+    process.report(make_prompt(HEAD[:20]))
+    process.report(make_prompt([*HEAD, 8], head=len(HEAD), pin=True))
+    assert process.harness.cache is not None
+    process.harness.cache.clear("")
+    process.harness.run()
+    assert start(files, kind).report(first_turn()).disk_tokens == len(HEAD)
+
+
 def test_states_that_are_not_worth_keeping_are_deleted() -> None:
     process = start(Files(), MemoryKind.HYBRID)
     ids = [*HEAD]

@@ -255,3 +255,18 @@ def test_budget_is_never_exceeded_and_evictions_are_explained(budget_tokens: int
         assert harness.cache.arena.used_bytes <= budget_tokens * 64
     report = harness.report(make_prompt([0, *FIRST]))
     assert report.miss in (MissReason.EVICTED, MissReason.UNSAVED)
+
+
+def test_who_was_preempted_waits_for_room_though_the_hold_of_another_is_over() -> None:
+    """Otherwise it would take, in each step, the cells that the others need for their next token."""
+    harness = Harness(FakeRuntime(context_tokens=370, sequences=4), step_seconds=0.1)
+    shared = [position * 7 % 40 for position in range(150)]
+    prompts = [[*shared, 41], [42, *range(30)], [*shared, 43], [43, *range(49)] * 3]
+    opened = [harness.open(make_prompt(ids), max_tokens=60)[1] for ids in prompts[:3]]
+    harness.loop.step()
+    assert [stream.hold is not None for stream in harness.loop.waiting] == [True]
+    opened.append(harness.open(make_prompt(prompts[3]), max_tokens=60)[1])
+    harness.run()
+    assert harness.loop.preemptions > 0
+    for ids, recorder in zip(prompts, opened, strict=True):
+        check_reply(recorder, ids, 60)

@@ -7,7 +7,8 @@ import pytest
 from anchorline.cache.prompt import Cut, CutKind, Prompt
 from anchorline.engine.request import CallReport, MissReason, PlanKind
 from anchorline.llama.interface import MemoryKind
-from tests.engine.harness import Harness
+from tests.engine.harness import Harness, make_prompt
+from tests.engine.test_properties import check_rest
 from tests.support.fake_runtime import CELL_BYTES, STATE_BYTES, FakeRuntime, expected_reply, tokens_of
 
 HEAD = [1, 2, 3, 4, 5, 6, 7, 8] * 3
@@ -257,3 +258,19 @@ def test_a_head_that_changes_near_its_end_resumes_inside_of_it(kind: MemoryKind)
         ask(harness, over_head(head, *messages[: turn + 1]))
     changed = [*head[:90], *([48] * 10)]
     assert ask(harness, over_head(changed, message(1, 0))).restored_tokens == 80
+
+
+def test_who_is_preempted_before_anything_was_computed_has_no_state() -> None:
+    runtime = FakeRuntime(context_tokens=64, sequences=3, kind=MemoryKind.HYBRID)
+    harness = Harness(runtime, resident_idle=0)
+    for name in (40, 41):
+        harness.open(make_prompt([name, *range(25)]), max_tokens=20)
+    while harness.loop.pool.free_cells > 6:
+        harness.loop.step()
+    assert len(harness.loop.running) == 2
+    harness.open(make_prompt([42] * (harness.loop.pool.free_cells - 1)))
+    harness.loop.step()
+    assert harness.loop.preemptions == 1
+    assert harness.loop.decoded_tokens == runtime.used_cells
+    harness.run()
+    check_rest(harness, runtime)

@@ -199,3 +199,10 @@ async def test_a_byte_order_mark_before_the_body_is_skipped(here: Site) -> None:
         assert response.status_code == 200
         for mark in (codecs.BOM_UTF16_LE, codecs.BOM_UTF8 * 2):
             assert (await client.post("/v1/chat/completions", content=mark + BODY)).status_code == 400
+
+
+def test_who_takes_nothing_of_a_reply_makes_room_for_others() -> None:
+    asked = b"GET /metrics HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n" * 2000  # more than the kernel buffers
+    with served(connections=1) as (_, url), connected(url, asked):
+        answers = (httpx.get(f"{url}/health").status_code for _ in range(500))
+        assert 200 in answers

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -384,10 +384,12 @@ class PrefixCache:
         ``deleted`` is told how many files could not be deleted, once all were tried, on any thread.
         """
         before = self.arena.used_bytes
-        for node in reversed([node for node in self.tree if node.owner == tenant]):
+        nodes = [node for node in self.tree if node.owner == tenant]
+        needed = _with_what_lies_before(node for node in nodes if not _is_free(node))
+        for node in reversed(nodes):
             if _is_free(node):
                 self.stored.discard_state(node)
-                self.stored.discard_rows(node, may_go=_is_free)
+            self.stored.discard_rows(node, may_go=lambda other: other not in needed)
             if node.is_droppable:
                 self.tree.drop(node, Absence.EVICTED)
             self.tree.forget(node)
@@ -401,3 +403,13 @@ class PrefixCache:
 def _is_free(node: Segment) -> bool:
     """Whether nobody holds it."""
     return not node.leases and not node.pins
+
+
+def _with_what_lies_before(nodes: Iterable[Segment]) -> set[Segment]:
+    found: set[Segment] = set()
+    for node in nodes:
+        at: Segment | None = node
+        while at is not None and at not in found:
+            found.add(at)
+            at = at.parent
+    return found

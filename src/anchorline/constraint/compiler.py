@@ -79,7 +79,9 @@ class ConstraintCompiler:
         self.compiled += 1
         made = CompiledConstraint(matcher, vocab_size=self._vocabulary.tokenizer.vocab_size)
         try:
-            made.start().allowed()
+            first = made.start()
+            # Of a text that no tokens spell, llguidance allows some that it then does not take.
+            first.accept(int(first.allowed()[0]))
         except ConstraintFailure as failure:
             field = _field(spec)
             message = f"{field} cannot be satisfied: no text of this model's tokens follows it"

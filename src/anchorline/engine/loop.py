@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from collections.abc import Iterator
 from itertools import islice
 
 from anchorline.cache.prefix_cache import PrefixCache
@@ -77,12 +78,21 @@ class EngineLoop:
     @property
     def has_work(self) -> bool:
         reads_index = self.cache is not None and self.cache.disk is not None and self.cache.disk.has_work
-        return bool(self.running or self._saver.has_work or reads_index or self._has_startable)
+        return bool(self.running or self._saver.has_work or reads_index or next(self._startable(), None))
 
-    @property
-    def _has_startable(self) -> bool:
-        """Whether a waiting stream may be started now, as far as can be told."""
-        return any(not self._blocked if stream.hold is None else stream.hold.is_over for stream in self.waiting)
+    def _startable(self) -> Iterator[Stream]:
+        """The waiting streams that may be started now, as far as can be told.
+
+        None is behind one that found no room and may not be passed by: it would take the room that others make.
+        """
+        for stream in self.waiting:
+            if stream.hold is not None:
+                if stream.hold.is_over:
+                    yield stream
+            elif not self._blocked:
+                yield stream
+            elif not self._admission.may_be_passed(stream):
+                return
 
     @property
     def pending_saves(self) -> int:
@@ -157,9 +167,7 @@ class EngineLoop:
 
         A held stream keeps its place. What may not be passed by starts before all later ones.
         """
-        if not self._has_startable:
-            return
-        left = [stream for stream in self.waiting if stream.hold is None or stream.hold.is_over]
+        left = list(self._startable())
         while left and len(self.running) < self._parallel:
             stream = self._admission.next_of(left)
             left.remove(stream)
@@ -379,7 +387,7 @@ class EngineLoop:
         live, stream.live = stream.live, None
         assert live is not None
         live.busy = False
-        if stream.call.request.use_cache:
+        if stream.call.request.use_cache and live.length:
             self._saver.capture(live, ends_reply=True)
             self._saver.enqueue(live)
             self._saver.flush(live)

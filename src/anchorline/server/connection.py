@@ -64,6 +64,10 @@ class Connection(H11Protocol):
         elif not self.cycle.response_complete:
             self._take_back()
 
+    def pause_writing(self) -> None:
+        self._waiting_since = self.loop.time()
+        super().pause_writing()
+
     def on_response_complete(self) -> None:
         self._waiting_since = self.loop.time()
         super().on_response_complete()
@@ -72,8 +76,10 @@ class Connection(H11Protocol):
 
     @property
     def unfinished(self) -> bool:
-        """Whether the client is to act: it has sent no request, a part of one, or rests after a reply."""
-        return self.cycle is None or self.cycle.response_complete or self.conn.their_state is h11.SEND_BODY
+        """Whether the client is to act: it has sent no request, a part of one, rests after a reply, or takes none."""
+        if self.cycle is None or self.cycle.response_complete or self.flow.write_paused:
+            return True
+        return self.conn.their_state is h11.SEND_BODY
 
     def cut(self) -> None:
         """Close at once; what was not yet sent is lost."""
