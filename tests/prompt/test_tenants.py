@@ -9,7 +9,7 @@ import pytest
 
 from anchorline.prompt.builder import PromptBuilder
 from anchorline.prompt.guard import Guard
-from anchorline.prompt.select import builtin_template
+from anchorline.prompt.turn_marks import CHATML
 from tests.prompt.support import TOOLS, CountingTemplate, toy_builder
 
 MESSAGES = [
@@ -46,7 +46,7 @@ class Work:
 
 @pytest.fixture
 def work(monkeypatch: pytest.MonkeyPatch) -> Work:
-    template = CountingTemplate(builtin_template("hermes").source)
+    template = CountingTemplate(CHATML.template().source)
     made = Work(template, toy_builder(template=template))
     guard_string = Guard._guard_string
 
