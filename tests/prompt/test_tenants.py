@@ -64,6 +64,16 @@ def test_a_chat_that_another_tenant_sent_takes_all_the_work(work: Work) -> None:
     assert foreign == first
 
 
+def test_what_a_next_request_begins_with_takes_no_second_reading(work: Work) -> None:
+    work.of_chat("ann")
+    work.of_chat("ben")
+    before = work.builder.tokenizer.tokenized_characters
+    ended = [*MESSAGES, {"role": "assistant", "content": "It says hello."}]
+    questions = ([{"role": "user", "content": text}] for text in ("one", "two"))
+    guessed = work.builder.beginning(ended, *questions, tools=TOOLS, tenant="ann")
+    assert 0 < work.builder.tokenizer.tokenized_characters - before < 100 < len(guessed)
+
+
 def test_a_text_that_another_tenant_sent_takes_all_the_work(work: Work) -> None:
     first, again, foreign = work.of_text("ann"), work.of_text("ann"), work.of_text("ben")
     assert again == 0

@@ -14,6 +14,7 @@ from anchorline.llama.library import api
 from anchorline.llama.model import load_model
 from anchorline.llama.testvocabulary import CONTROL_TOKENS
 from anchorline.prompt.builder import PromptBuilder
+from anchorline.prompt.tokenise import LOOK_BACK_TOKENS
 from anchorline.prompt.turn_marks import TURN_MARKS, TurnMarks, marks_of
 from tests.prompt.support import TOOLS, assistant, result, system, toy_builder, user
 from tests.prompt.vocabulary import FIRST_CONTROL, ToyTokenizer, control_ids
@@ -30,6 +31,8 @@ ROUND = [
 OWN_NAMES = {"hermes": "chatml", "mistral-v3": "mistral-v3-tekken", "mistral-v7": "mistral-v7-tekken"}
 """What llama.cpp calls a template that has another name here."""
 MANY_BYTES = 4096
+FOR_THE_CUTS = 4 * 2 * LOOK_BACK_TOKENS
+"""Characters that are read again: of each cut so many tokens, which have about two."""
 
 every = pytest.mark.parametrize("marks", TURN_MARKS.values(), ids=TURN_MARKS)
 
@@ -99,6 +102,30 @@ def test_conversations_share_tools_and_system_text(marks: TurnMarks) -> None:
     assert head is not None
     assert one.prompt.tokens[:head].tolist() == other.prompt.tokens[:head].tolist()
     assert builder._tokenizer.detokenize(one.prompt.tokens[head:]).decode().startswith("Hello")
+
+
+@every
+def test_a_prompt_is_tokenised_once(marks: TurnMarks) -> None:
+    """Also where tools, system text and the first question lie between the same two marks."""
+    builder = builder_of(marks)
+    first = [system("Be brief. " * 200), user("What is in a.txt?")]
+    cold = builder.chat(first, tools=TOOLS)
+    assert builder.tokenizer.tokenized_characters <= len(cold.text) + FOR_THE_CUTS
+    before = builder.tokenizer.tokenized_characters
+    warm = builder.chat([*first, *TALK[2:]], tools=TOOLS)
+    assert builder.tokenizer.tokenized_characters - before <= len(warm.text) - len(cold.text)
+    before = builder.tokenizer.tokenized_characters
+    builder.chat([*first, *TALK[2:]], tools=TOOLS)
+    assert builder.tokenizer.tokenized_characters == before
+
+
+def test_a_prompt_in_marks_that_are_text_is_tokenised_once_a_turn() -> None:
+    builder = toy_builder(template=TURN_MARKS["chatml"].template(), tokenizer=ToyTokenizer(()))
+    first = [system("Be brief. " * 200), user("What is in a.txt?")]
+    for messages in (first, [*first, *TALK[2:]]):
+        before = builder.tokenizer.tokenized_characters
+        built = builder.chat(messages, tools=TOOLS)
+        assert builder.tokenizer.tokenized_characters - before <= len(built.text) + FOR_THE_CUTS
 
 
 @every
