@@ -29,7 +29,7 @@ from pathlib import Path
 import click
 import numpy as np
 
-from anchorline.bench.models import bench_model
+from anchorline.bench.models import served_model
 from anchorline.cache.chains import restore_spans
 from anchorline.cache.host import HostArena
 from anchorline.cache.prefix_cache import PrefixCache
@@ -68,9 +68,7 @@ def loaded(model: str, *, layers: int | None, tokens: int) -> Iterator[LlamaRunt
         threads_batch=physical_cores(),
     )
     with tempfile.TemporaryDirectory(prefix="anchorline-bench-") as folder:
-        path = model
-        if not model.startswith("test:"):
-            path = str(bench_model(model, folder=Path(folder), layers=layers, context_tokens=tokens))
+        path, *_ = served_model(model, folder=Path(folder), layers=layers, context_tokens=tokens)
         made = load_model(ModelConfig(model=path, test_context=min(tokens, 131_072)))
         runtime = LlamaRuntime(made, config, sequences=1)
         try:
