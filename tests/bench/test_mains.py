@@ -36,6 +36,20 @@ def test_without_its_model_a_bench_ends_as_with_a_wrong_command_line(module: obj
 
 
 @pytest.mark.parametrize(
+    ("main", "flag", "said"),
+    [
+        (long_sessions.main, "--tokens", "'many' is not a valid integer."),
+        (long_sessions.main, "--fits", "'many' is not a valid number."),
+        (warm_turn.main, "--rounds", "'many' is not a valid integer."),
+    ],
+)
+def test_what_is_no_number_is_called_so(main: click.Command, flag: str, said: str) -> None:
+    done = CliRunner().invoke(main, (flag, "many"))
+    assert done.exit_code == 2
+    assert done.output.endswith(f"Error: Invalid value for '{flag}': {said}\n")
+
+
+@pytest.mark.parametrize(
     ("main", "sizes"),
     [(long_sessions.main, SMALL_SESSIONS), (warm_turn.main, ("--anchor-tokens", "2000", "--scales", "1"))],
 )
