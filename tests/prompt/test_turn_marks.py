@@ -104,6 +104,13 @@ def test_conversations_share_tools_and_system_text(marks: TurnMarks) -> None:
     assert builder._tokenizer.detokenize(one.prompt.tokens[head:]).decode().startswith("Hello")
 
 
+def test_a_first_message_that_begins_with_white_space_ends_no_opening_otherwise() -> None:
+    builder = builder_of(TURN_MARKS["gemma"])
+    first, second = (builder.render([system("Be brief."), user(text), user("\nb")]) for text in ("a ", "\n a "))
+    assert first == second
+    assert first.startswith("<start_of_turn>user\nBe brief.\n\na <end_of_turn>\n<start_of_turn>user\n\nb<end_of_turn>")
+
+
 @every
 def test_a_prompt_is_tokenised_once(marks: TurnMarks) -> None:
     """Also where tools, system text and the first question lie between the same two marks."""
