@@ -26,6 +26,7 @@ from anchorline.config import ContextConfig, ModelConfig
 from anchorline.llama.model import load_model
 from anchorline.llama.runtime import LlamaRuntime
 from anchorline.machine import physical_cores
+from anchorline.numbers import IntegerRangeType
 from anchorline.refusal import RefusingCommand
 
 GB = 1e9
@@ -70,9 +71,9 @@ def restore(runtime: LlamaRuntime, rows: memoryview, *, tokens: int) -> float:
 
 @click.command(cls=RefusingCommand)
 @click.option("--model", default="smollm2", show_default=True, help="A GGUF file or 'smollm2'.")
-@click.option("--layers", type=click.IntRange(1), default=None, help="Keep only this many layers of the model.")
-@click.option("--tokens", type=click.IntRange(256), default=4096, show_default=True, help="Length of the sequence.")
-@click.option("--rounds", type=click.IntRange(1), default=9, show_default=True, help="Exports of each sort.")
+@click.option("--layers", type=IntegerRangeType(1), default=None, help="Keep only this many layers of the model.")
+@click.option("--tokens", type=IntegerRangeType(256), default=4096, show_default=True, help="Length of the sequence.")
+@click.option("--rounds", type=IntegerRangeType(1), default=9, show_default=True, help="Exports of each sort.")
 def main(*, model: str, layers: int | None, tokens: int, rounds: int) -> None:
     """Measure exports and restores and print the medians."""
     cells = tokens * 3  # the sequence, its restored copy, and the scratch sequence

@@ -29,7 +29,7 @@ from pathlib import Path
 import click
 import numpy as np
 
-from anchorline.bench.models import bench_model
+from anchorline.bench.models import served_model
 from anchorline.cache.chains import restore_spans
 from anchorline.cache.host import HostArena
 from anchorline.cache.prefix_cache import PrefixCache
@@ -44,6 +44,7 @@ from anchorline.llama.interface import TokenArray
 from anchorline.llama.model import load_model
 from anchorline.llama.runtime import LlamaRuntime
 from anchorline.machine import physical_cores
+from anchorline.numbers import IntegerRangeType
 from anchorline.refusal import RefusingCommand
 
 HEAD_SHARE = 16
@@ -68,9 +69,7 @@ def loaded(model: str, *, layers: int | None, tokens: int) -> Iterator[LlamaRunt
         threads_batch=physical_cores(),
     )
     with tempfile.TemporaryDirectory(prefix="anchorline-bench-") as folder:
-        path = model
-        if not model.startswith("test:"):
-            path = str(bench_model(model, folder=Path(folder), layers=layers, context_tokens=tokens))
+        path, *_ = served_model(model, folder=Path(folder), layers=layers, context_tokens=tokens)
         made = load_model(ModelConfig(model=path, test_context=min(tokens, 131_072)))
         runtime = LlamaRuntime(made, config, sequences=1)
         try:
@@ -181,10 +180,10 @@ def make_cache(runtime: LlamaRuntime, *, tokens: int) -> PrefixCache:
 
 @click.command(cls=RefusingCommand)
 @click.option("--model", default="test:llama", show_default=True, help="test:ARCH, a GGUF file or 'smollm2'.")
-@click.option("--layers", type=click.IntRange(1), default=None, help="Keep only this many layers of a file's model.")
-@click.option("--tokens", type=click.IntRange(4096), default=131_072, show_default=True, help="Length of the chain.")
-@click.option("--turns", "count", type=click.IntRange(1), default=60, show_default=True, help="Turns it grew over.")
-@click.option("--rounds", type=click.IntRange(1), default=15, show_default=True, help="Restores of each chain.")
+@click.option("--layers", type=IntegerRangeType(1), default=None, help="Keep only this many layers of a file's model.")
+@click.option("--tokens", type=IntegerRangeType(4096), default=131_072, show_default=True, help="Length of the chain.")
+@click.option("--turns", "count", type=IntegerRangeType(1), default=60, show_default=True, help="Turns it grew over.")
+@click.option("--rounds", type=IntegerRangeType(1), default=15, show_default=True, help="Restores of each chain.")
 def main(*, model: str, layers: int | None, tokens: int, count: int, rounds: int) -> None:
     """Measure restores of a chain before and after merging, and print the medians."""
     ids = np.random.default_rng(0).integers(100, 400, tokens).astype(np.int32)

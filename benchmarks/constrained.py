@@ -31,6 +31,7 @@ from anchorline.llama.interface import SamplingParams, TokenArray, TokenConstrai
 from anchorline.llama.model import Model, load_model
 from anchorline.llama.runtime import LlamaRuntime
 from anchorline.machine import physical_cores
+from anchorline.numbers import IntegerRangeType
 from anchorline.refusal import RefusingCommand
 from decode_step import CONTEXT_TOKENS, SAMPLINGS, engine_ms, in_pairs
 
@@ -80,10 +81,10 @@ def measure(
 
 @click.command(cls=RefusingCommand)
 @click.option("--model", default="smollm2", show_default=True, help="A GGUF file or 'smollm2'.")
-@click.option("--layers", type=click.IntRange(1), default=None, help="Keep only this many layers of the model.")
-@click.option("--tokens", type=click.IntRange(2), default=96, show_default=True, help="Tokens of one generation.")
-@click.option("--rounds", type=click.IntRange(1), default=15, show_default=True, help="Pairs.")
-@click.option("--threads", type=click.IntRange(0), default=0, show_default=True, help="0 takes the physical cores.")
+@click.option("--layers", type=IntegerRangeType(1), default=None, help="Keep only this many layers of the model.")
+@click.option("--tokens", type=IntegerRangeType(2), default=96, show_default=True, help="Tokens of one generation.")
+@click.option("--rounds", type=IntegerRangeType(1), default=15, show_default=True, help="Pairs.")
+@click.option("--threads", type=IntegerRangeType(0), default=0, show_default=True, help="0 takes the physical cores.")
 @click.option("--sampling", type=click.Choice(list(SAMPLINGS)), default="default", show_default=True)
 def main(*, model: str, layers: int | None, tokens: int, rounds: int, threads: int, sampling: str) -> None:
     """Measure both in turns and print the medians and the median of the paired ratios."""

@@ -19,6 +19,7 @@ from anchorline.disk.files import Files
 from anchorline.disk.namespace import Namespace
 from anchorline.disk.record import RecordKind, SegmentRecord, record_key
 from anchorline.disk.store import FileStore
+from anchorline.numbers import IntegerRangeType
 from anchorline.refusal import RefusingCommand
 
 NAMESPACE = Namespace({"model": "of a benchmark"})
@@ -139,8 +140,8 @@ def measure_record(directory: Path, megabytes: int) -> Sequence[str]:
 
 
 @click.command(cls=RefusingCommand)
-@click.option("--records", type=click.IntRange(1), default=10_000, show_default=True, help="Records in the index.")
-@click.option("--megabytes", type=click.IntRange(1), default=200, show_default=True, help="Size of the large record.")
+@click.option("--records", type=IntegerRangeType(1), default=10_000, show_default=True, help="Records in the index.")
+@click.option("--megabytes", type=IntegerRangeType(1), default=200, show_default=True, help="Size of the large record.")
 @click.option("--directory", type=click.Path(path_type=Path, exists=True), default=None, help="On which disk.")
 def main(*, records: int, megabytes: int, directory: Path | None) -> None:
     """Measure and print."""

@@ -22,6 +22,7 @@ import click
 from anchorline.bench.client import Answer, Client
 from anchorline.bench.process import ServerProcess, start_anchorline
 from anchorline.bench.warm_turn import Conversation
+from anchorline.numbers import IntegerRangeType
 from anchorline.refusal import RefusingCommand
 
 
@@ -56,9 +57,9 @@ def line(kind: str, turns: list[Answer]) -> str:
 
 @click.command(cls=RefusingCommand)
 @click.option("--model", default="smollm2", show_default=True)
-@click.option("--anchor-tokens", type=click.IntRange(100), default=8500, show_default=True)
-@click.option("--rounds", type=click.IntRange(1), default=3, show_default=True, help="Restarts.")
-@click.option("--threads", type=click.IntRange(0), default=0, show_default=True, help="As for 'anchorline serve'.")
+@click.option("--anchor-tokens", type=IntegerRangeType(100), default=8500, show_default=True)
+@click.option("--rounds", type=IntegerRangeType(1), default=3, show_default=True, help="Restarts.")
+@click.option("--threads", type=IntegerRangeType(0), default=0, show_default=True, help="As for 'anchorline serve'.")
 def main(*, model: str, anchor_tokens: int, rounds: int, threads: int) -> None:
     """Kill a server and see what the next turn costs the one after it."""
     context = str(max(anchor_tokens * 5 // 4, anchor_tokens + 4096))

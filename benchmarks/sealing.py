@@ -24,6 +24,7 @@ import click
 from anchorline.bench import agent
 from anchorline.bench.client import CHAT_PATH, Client
 from anchorline.bench.process import start_anchorline
+from anchorline.numbers import IntegerRangeType
 from anchorline.refusal import RefusingCommand
 
 CONTEXT_TOKENS = 65536
@@ -89,8 +90,8 @@ def rules(path: Path) -> Path:
 @click.command(cls=RefusingCommand)
 @click.option("--model", default="test:llama", show_default=True, help="A test:ARCH model.")
 @click.option("--tools", default="0,0.5,5", show_default=True, help="Seconds that the tools take.")
-@click.option("--rounds", type=click.IntRange(1), default=9, show_default=True, help="Pairs for each of them.")
-@click.option("--threads", type=click.IntRange(0), default=1, show_default=True, help="As for 'anchorline serve'.")
+@click.option("--rounds", type=IntegerRangeType(1), default=9, show_default=True, help="Pairs for each of them.")
+@click.option("--threads", type=IntegerRangeType(0), default=1, show_default=True, help="As for 'anchorline serve'.")
 def main(*, model: str, tools: str, rounds: int, threads: int) -> None:
     """Measure both in turns and print medians and the median of the paired ratios for each tool time."""
     environment = {**os.environ, "OMP_WAIT_POLICY": "passive"}

@@ -323,7 +323,9 @@ class ServerConfig:
         (), "--allowed-origin", "Browser origin accepted besides the server's own; may be given more than once."
     )
     chat_template: str | None = setting(
-        None, "--chat-template", "Chat template: 'hermes', 'chatml', a name in the model file, or a Jinja file."
+        None,
+        "--chat-template",
+        "Chat template: a built-in one (docs/chat-templates.md), a name in the model file, or a Jinja file.",
     )
     tool_format: str | None = setting(
         None,

@@ -15,6 +15,8 @@ from anchorline.bench.peers import can_import
 from anchorline.bench.standing.plan import TOOL_SESSION
 from anchorline.bench.standing.servers import NO_CACHE, OURS, TUNED
 from anchorline.cli.main import cli
+from anchorline.cli.serve import SETTINGS
+from anchorline.cli.serve_args import RENDERING, rendering_arguments
 
 SMALL = ("bench", "--model", "test:llama", "--anchor-tokens", "600", "--rounds", "1", "--threads", "1")
 PEER_PYTHON = os.environ.get("PEER_PYTHON", sys.executable)
@@ -39,6 +41,29 @@ def test_a_small_bench_without_peers(tmp_path: Path) -> None:
     assert f"| {TOOL_SESSION} | {OURS} |" in markdown
 
 
+def test_a_template_for_our_servers_is_the_one_that_prompts_are_rendered_with(tmp_path: Path) -> None:
+    template = tmp_path / "other.jinja"
+    template.write_text("{{ tools | tojson }}{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}")
+    told = ("--serve-args", f"--chat-template {template} --cache-ram 64MiB")
+    code, found, _ = run(tmp_path, "--workload", TOOL_SESSION, "--peer-python", sys.executable, *told)
+    (result,) = found["results"]
+    assert (code, found["faults"]) == (0, [])
+    summaries = {summary["server"]: summary for summary in result["summaries"]}
+    assert summaries[OURS]["oracle_ratio"] == pytest.approx(1.0, abs=0.05)
+    assert summaries[NO_CACHE]["prefilled_tokens"] == summaries[NO_CACHE]["prompt_tokens"]
+
+
+def test_what_decides_about_prompts_is_told_from_the_rest() -> None:
+    told = "a.gguf --ctx 99 --chat-template=x.jinja --override-kv a=int:1 --pin-date --override-kv b=int:2 -t 3 --exact"
+    rendering = "--chat-template x.jinja --override-kv a=int:1 --override-kv b=int:2 --pin-date --exact"
+    assert rendering_arguments([*told.split(), "--warm", "f", "--max-tools", "7"]) == [
+        *rendering.split(),
+        "--max-tools",
+        "7",
+    ]
+    assert {option.name for option in SETTINGS} >= RENDERING
+
+
 @pytest.mark.skipif(not can_import(PEER_PYTHON, "xllamacpp"), reason=f"{PEER_PYTHON} has no xllamacpp (PEER_PYTHON)")
 def test_llama_server_runs_beside_with_its_defaults_and_at_its_best(tmp_path: Path) -> None:
     peers = ["--peer", "llama-server", "--peer", TUNED, "--peer-python", PEER_PYTHON]
@@ -58,6 +83,7 @@ def test_llama_server_runs_beside_with_its_defaults_and_at_its_best(tmp_path: Pa
         (("--workload", "mix", "--traces", "."), "hermes-fanout.jsonl"),
         (("--model", "/no/such.gguf"), "/no/such.gguf"),
         (("--workload", "tool-sesion"), "tool-session"),
+        (("--serve-args", "--chat-templat x"), "--serve-args: No such option '--chat-templat'"),
     ],
 )
 def test_what_cannot_be_done_is_named(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,17 @@ def test_namespaces_and_their_records_are_listed(tier: Path) -> None:
     (late,) = [row for row in records if row["key"] == LATE.key.hex()]
     assert (late["kind"], late["start"], late["end"], late["shared"]) == ("rows", LATE.start, LATE.end, False)
     assert HEAD.key.hex()[:12] in told("ls", "--cache-disk", tier, DIGEST[:8])
+
+
+def test_the_model_of_a_namespace_is_named_as_it_was_served_last(tier: Path) -> None:
+    def listed() -> dict[str, str | None]:
+        return {row["namespace"]: row["model"] for row in json.loads(told("ls", "--cache-disk", tier, "--json"))}
+
+    assert listed() == {DIGEST: None}
+    for name in ("small", "small-again"):
+        filled(tier, [], namespace=replace(NAMESPACE, label=name))
+        assert listed() == {DIGEST: name}
+        assert f" {name} " in told("ls", "--cache-disk", tier)
 
 
 def test_a_whole_tier_is_verified(tier: Path) -> None:

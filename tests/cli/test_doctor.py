@@ -85,7 +85,9 @@ def test_tokens_are_those_of_the_model(spoiled: Path, test_llama_model: Model) -
     texts += [message.text for request in requests for message in request.messages]
     counted = sum(test_llama_model.tokenizer.tokenize(text).size for text in texts)
     assert by_model["prompt_tokens"] == counted != by_bytes["prompt_tokens"]
-    assert by_model["counting"].startswith("counted with test:llama")
+    assert by_model["counting"] == (
+        "counted with test:llama, tools first, template default (model file: its own); tools as in chatml"
+    )
     assert [each["kind"] for each in by_model["findings"]] == [each["kind"] for each in by_bytes["findings"]]
 
 

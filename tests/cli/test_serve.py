@@ -58,8 +58,18 @@ def test_settings_reach_the_engine() -> None:
         assert answer.prompt_tokens == answer.prefilled_tokens
         banner = next(line for line in server.lines if "cache_RAM" in line)
     assert 'cache_RAM="64MiB"' in banner
-    assert 'template="hermes from built in"' in banner
+    assert 'template="hermes (built in: --chat-template)"' in banner
     assert 'tool_format="llama"' in banner
+    assert not any("turn marks" in line for line in server.lines)
+
+
+def test_turn_marks_that_the_model_reads_as_text_are_told_once() -> None:
+    with start("--chat-template", "gemma") as server:
+        server.wait_until_listening()
+    (told,) = [line for line in server.lines if "turn marks" in line]
+    assert "WARNING" in told
+    assert "template 'gemma'" in told
+    assert "--chat-template" in told
 
 
 def test_a_warmed_head_is_kept_before_its_first_call(tmp_path: Path) -> None:

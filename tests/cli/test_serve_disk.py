@@ -16,7 +16,9 @@ import pytest
 from anchorline.bench import agent
 from anchorline.bench.client import Answer, Client
 from anchorline.bench.process import ServerFailed, ServerProcess, start_anchorline
+from anchorline.disk.files import Files
 from anchorline.disk.format import decode_header
+from anchorline.disk.offline import look
 
 SMALL = ("--threads", "1", "--ctx", "4096", "--cache-ram", "64m", "--resident-idle", "0", "--no-seal")
 
@@ -74,6 +76,9 @@ def test_a_killed_server_costs_no_more_than_the_delta_of_the_next_turn(model: st
         turns = [conversation.turn(client) for _ in range(5)]
         assert disk_at_rest(client)["records"] > 0
         kill(server)
+    (namespace,) = look(tmp_path, Files())
+    assert namespace.described is not None
+    assert namespace.described.label == model
     with running(tmp_path, model=model) as (_, client):
         after = conversation.turn(client)
     assert after.timings["disk_n"] == after.cached_tokens

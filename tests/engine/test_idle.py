@@ -223,6 +223,20 @@ def test_who_shares_its_beginning_with_those_that_run_goes_once_nothing_else_is_
     assert running.tokens[1] == expected_reply(FIRST, 40, salt=1)
 
 
+def test_cells_that_a_running_stream_shares_are_no_room_for_who_goes_on_from_them() -> None:
+    """Behind 150 tokens there are 51 to give up, but 50 of them stay those of the choice that runs."""
+    harness = tight(context_tokens=250)
+    _, running = harness.open(make_prompt(FIRST, head=HEAD), max_tokens=60, choices=2, seed=0, recorder=FirstStops())
+    while not harness.loop.pool.idle():
+        harness.loop.step()
+    own = [n * 11 % 40 for n in range(harness.loop.pool.free_cells + 10)]
+    _, waiting = harness.open(make_prompt([*FIRST[:150], *own], head=HEAD), max_tokens=1)
+    harness.run()
+    assert harness.loop.preemptions == 0
+    assert waiting.tokens[0] == expected_reply([*FIRST[:150], *own], 1)
+    assert running.tokens[1] == expected_reply(FIRST, 60, salt=1)
+
+
 class FirstStops(Recorder):
     """Wants no more than a few tokens of the first choice."""
 

@@ -94,9 +94,9 @@ def check_tree(tree: SegmentTree) -> None:
 
 
 def check_rest(harness: Harness, runtime: FakeRuntime) -> None:
-    """Nothing runs: the pool's count is an upper bound, ids are not lost, the arena adds up."""
+    """Nothing runs: the pool knows its cells, ids are not lost, the arena adds up."""
     pool = harness.loop.pool
-    assert runtime.used_cells <= pool.used_cells
+    assert runtime.used_cells == pool.used_cells
     assert {live.id for live in pool} == {seq for seq in range(runtime.limits.sequences) if runtime.length(seq)}
     assert all(live.length == runtime.length(live.id) for live in pool)
     assert not any(live.states for live in pool)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from importlib.resources import files
 from pathlib import Path
 
 import pytest
 
 from anchorline.output.formats import FORMATS, detect_format
+from anchorline.prompt.turn_marks import TURN_MARKS, TurnMarks
 
 TEMPLATES = {
     "hermes": "{% for tool in tools %}…{% endfor %}<tool_call>\n{'name': …}</tool_call>",
@@ -56,10 +56,10 @@ def test_what_is_unknown_gives_hermes() -> None:
     assert detect_format("{{ tools }}", VOCABULARY).name == "hermes"
 
 
-@pytest.mark.parametrize("builtin", ["hermes.jinja", "chatml.jinja"])
-def test_the_builtin_templates_ask_for_hermes(builtin: str) -> None:
-    source = files("anchorline.prompt").joinpath("builtin", builtin).read_text("utf-8")
-    assert detect_format(source, ("[TOOL_CALLS]",)).name == "hermes"
+@pytest.mark.parametrize("marks", TURN_MARKS.values(), ids=TURN_MARKS)
+def test_the_built_in_templates_ask_for_hermes(marks: TurnMarks) -> None:
+    vocabulary = (*marks.marks, "[TOOL_CALLS]", "<|python_tag|>", "<|tool_call|>")
+    assert detect_format(marks.template().source, vocabulary).name == "hermes"
 
 
 def test_every_format_is_documented() -> None:

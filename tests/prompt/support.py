@@ -11,8 +11,9 @@ from anchorline.output.formats import FORMATS
 from anchorline.prompt.builder import PromptBuilder
 from anchorline.prompt.probe import probe
 from anchorline.prompt.rewrites import NO_REWRITES, Rewrites
-from anchorline.prompt.select import SelectedTemplate, builtin_template, select_template, template_tokens
+from anchorline.prompt.select import SelectedTemplate, select_template, template_tokens
 from anchorline.prompt.template import ChatTemplate, Clock
+from anchorline.prompt.turn_marks import CHATML
 from anchorline.prompt.turns import TurnMemo
 from tests.prompt.vocabulary import ToyTokenizer
 
@@ -45,11 +46,12 @@ class CountingTemplate(ChatTemplate):
 def selected(template: ChatTemplate, tokenizer: Tokenizer, *, own_tools: bool = True) -> SelectedTemplate:
     """``template`` for everything, or with the built-in one for tools."""
     tokens = template_tokens(tokenizer)
-    tool_template = template if own_tools else builtin_template("hermes")
+    tool_template = template if own_tools else CHATML.template()
     return SelectedTemplate(
         template=template,
         name=template.name,
         origin="test",
+        reason="test",
         capabilities=probe(template, tokens),
         tool_template=tool_template,
         tool_capabilities=probe(tool_template, tokens),
@@ -66,10 +68,10 @@ def toy_builder(
     turns: TurnMemo | None = None,
     rewrites: Rewrites = NO_REWRITES,
 ) -> PromptBuilder:
-    """A builder over the toy tokenizer; the built-in hermes template when none is given."""
+    """A builder over the toy tokenizer; the built-in one for ChatML when none is given."""
     tokenizer = tokenizer or ToyTokenizer(CHATML_CONTROL)
     if template is None:
-        template = builtin_template("hermes") if source is None else ChatTemplate(source)
+        template = CHATML.template() if source is None else ChatTemplate(source)
     return PromptBuilder(
         tokenizer,
         selected(template, tokenizer),
@@ -82,9 +84,7 @@ def toy_builder(
 
 
 def real_builder(tokenizer: Tokenizer, info: ModelInfo, choice: str | None = None) -> PromptBuilder:
-    return PromptBuilder(
-        tokenizer, select_template(choice, info, tokens=template_tokens(tokenizer)), clock=lambda: NOON
-    )
+    return PromptBuilder(tokenizer, select_template(choice, info, tokenizer), clock=lambda: NOON)
 
 
 def model_info(*, chat_template: str | None = None, named: Mapping[str, str] | None = None) -> ModelInfo:

@@ -15,9 +15,9 @@ from anchorline.limits import Limits
 from anchorline.prompt.bounds import Budget, bounded
 from anchorline.prompt.builder import PromptBuilder
 from anchorline.prompt.cuts import RENDERS_PER_REQUEST, CutFinder
-from anchorline.prompt.select import builtin_template
 from anchorline.prompt.template import ChatTemplate
 from anchorline.prompt.tokenise import PromptTokenizer
+from anchorline.prompt.turn_marks import CHATML
 from tests.prompt.support import (
     CHATML_CONTROL,
     NOON,
@@ -33,7 +33,7 @@ from tests.prompt.vocabulary import ToyTokenizer
 
 LINES = "<|im_start|>{{ m.role }}{{ m.name }}\n{{ m.content }}<|im_end|>\n"
 TEMPLATES = {
-    "hermes": builtin_template("hermes").source,
+    "hermes": CHATML.template().source,
     "no separators": "{% for m in messages %}{{ m.content }}{{ m.name }}{% endfor %}",
     "forgets reasoning": (
         "{% for m in messages %}{% if m.reasoning_content and loop.last %}{{ m.reasoning_content }}{% endif %}"

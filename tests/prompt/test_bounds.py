@@ -17,6 +17,7 @@ from anchorline.prompt.probe import TemplateTokens, probe
 from anchorline.prompt.select import select_template
 from anchorline.prompt.template import ChatTemplate
 from tests.prompt.support import NOON, model_info, user
+from tests.prompt.vocabulary import ToyTokenizer
 
 TOKENS = TemplateTokens("<s>", "</s>")
 TINY = Limits(template_steps=1000, template_chars=10_000)
@@ -205,7 +206,7 @@ def test_at_start_up_the_template_is_named(source: str) -> None:
     ):
         probe(ChatTemplate(source, name="mine"), TOKENS)
     with bounded(Budget(TINY, clock=still)), pytest.raises(ConfigError, match="--chat-template: default"):
-        select_template(None, model_info(chat_template=source), tokens=TOKENS)
+        select_template(None, model_info(chat_template=source), ToyTokenizer(()))
 
 
 def test_a_pipe_or_a_device_is_no_template(tmp_path: Path) -> None:
@@ -213,4 +214,4 @@ def test_a_pipe_or_a_device_is_no_template(tmp_path: Path) -> None:
     os.mkfifo(pipe)
     for choice in (str(pipe), "/dev/zero", "/dev/null"):
         with pytest.raises(ConfigError, match=f"--chat-template: {choice} is not a regular file"):
-            select_template(choice, model_info(), tokens=TOKENS)
+            select_template(choice, model_info(), ToyTokenizer(()))

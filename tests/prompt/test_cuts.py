@@ -11,7 +11,7 @@ from anchorline.cache.prompt import CutKind, Part, Place
 from anchorline.llama.model import Model
 from anchorline.prompt.builder import BuiltPrompt, PromptBuilder
 from anchorline.prompt.cuts import RENDERS_PER_REQUEST
-from anchorline.prompt.select import builtin_template
+from anchorline.prompt.turn_marks import CHATML
 from tests.prompt.support import (
     CHATML_CONTROL,
     NOON,
@@ -49,7 +49,7 @@ def positions(built: BuiltPrompt, kind: CutKind) -> list[int]:
 
 
 def counting_builder(source: str | None = None, clock: Any = None) -> tuple[PromptBuilder, CountingTemplate]:
-    template = CountingTemplate(source or builtin_template("hermes").source)
+    template = CountingTemplate(source or CHATML.template().source)
     builder = toy_builder(template=template, clock=clock or (lambda: NOON))
     template.renders = 0
     return builder, template

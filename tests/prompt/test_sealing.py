@@ -11,16 +11,16 @@ from anchorline.output.formats import FORMATS
 from anchorline.prompt.sealing import continuations, turn_message
 from tests.prompt.speaking import TOOLS, Message, Speaker, ids_of, results_of, rewritten
 from tests.prompt.support import system, user
-from tests.support.families import FAMILIES, Call
+from tests.support.families import BUILT_IN, FAMILIES, Call
 
 START: list[Message] = [system("be brief"), user("what is in the file?")]
 READ: Call = ("read_file", {"path": "the abc.txt", "line": 7})
 LIST: Call = ("list_files", {"path": "/", "exact": True})
 
 
-@pytest.fixture(params=sorted(FORMATS))
+@pytest.fixture(params=[*sorted(FORMATS), *BUILT_IN])
 def speaker(request: pytest.FixtureRequest) -> Speaker:
-    return Speaker(FAMILIES[request.param])
+    return Speaker({**FAMILIES, **BUILT_IN}[request.param])
 
 
 def reasoning_of(speaker: Speaker) -> str:

@@ -9,7 +9,7 @@ import pytest
 
 from anchorline.prompt.builder import PromptBuilder
 from anchorline.prompt.guard import Guard
-from anchorline.prompt.select import builtin_template
+from anchorline.prompt.turn_marks import CHATML
 from tests.prompt.support import TOOLS, CountingTemplate, toy_builder
 
 MESSAGES = [
@@ -46,7 +46,7 @@ class Work:
 
 @pytest.fixture
 def work(monkeypatch: pytest.MonkeyPatch) -> Work:
-    template = CountingTemplate(builtin_template("hermes").source)
+    template = CountingTemplate(CHATML.template().source)
     made = Work(template, toy_builder(template=template))
     guard_string = Guard._guard_string
 
@@ -62,6 +62,16 @@ def test_a_chat_that_another_tenant_sent_takes_all_the_work(work: Work) -> None:
     first, again, foreign = work.of_chat("ann"), work.of_chat("ann"), work.of_chat("ben")
     assert all(warm < cold for warm, cold in zip(again, first, strict=True))
     assert foreign == first
+
+
+def test_what_a_next_request_begins_with_takes_no_second_reading(work: Work) -> None:
+    work.of_chat("ann")
+    work.of_chat("ben")
+    before = work.builder.tokenizer.tokenized_characters
+    ended = [*MESSAGES, {"role": "assistant", "content": "It says hello."}]
+    questions = ([{"role": "user", "content": text}] for text in ("one", "two"))
+    guessed = work.builder.beginning(ended, *questions, tools=TOOLS, tenant="ann")
+    assert 0 < work.builder.tokenizer.tokenized_characters - before < 100 < len(guessed)
 
 
 def test_a_text_that_another_tenant_sent_takes_all_the_work(work: Work) -> None:

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from anchorline.llama.interface import TokenArray, Tokenizer
 from anchorline.llama.model import Model
-from anchorline.prompt.tokenise import PromptTokenizer, common_characters, common_tokens
-from tests.prompt.vocabulary import ToyTokenizer
+from anchorline.llama.tokenizer import LlamaTokenizer
+from anchorline.prompt.tokenise import LOOK_BACK_TOKENS, PromptTokenizer, common_characters, common_tokens
+from tests.llama.vocabularies import spm_words, vocabulary
+from tests.prompt.vocabulary import FIRST_CONTROL, ToyTokenizer
 
 CONTROL = ("<|im_start|>", "<|im_end|>", "<|im_start|>x", "<s>", ">>Q<<", "ab>")
 GUARD = "¸"
@@ -81,6 +88,65 @@ def test_a_position_is_where_the_ids_of_the_beginning_stop_agreeing(toy: ToyToke
         beginning = text[: inside[0] if inside else character]
         part = PromptTokenizer(toy).tokenize(beginning, guard)
         assert tokenizer.position(whole, character) == common_tokens(part.tokens, whole.tokens)
+
+
+WORDS = ("ab", " ab", "a", " the", " file", "\n", "\n\n", "  ", "b" * 40, "é", " 日本", "\U0001f642", "0", "}},{", "¸")
+LONG = "".join(random.Random(0).choices(WORDS, k=2000))
+TAIL_BYTES = 12 * LOOK_BACK_TOKENS
+
+
+@pytest.fixture(params=["toy", "byte pairs", "sentence pieces"])
+def tokenizer(request: pytest.FixtureRequest, smollm2_model: Model, tmp_path: Path) -> Iterator[Tokenizer]:
+    if request.param == "sentence pieces":  # puts a space in front of every text
+        with vocabulary(tmp_path, spm_words(), model="llama") as vocab:
+            yield LlamaTokenizer(vocab)
+    else:
+        yield smollm2_model.tokenizer if request.param == "byte pairs" else ToyTokenizer(CONTROL)
+
+
+@pytest.mark.parametrize("guard", ["", GUARD])
+def test_a_position_far_behind_a_control_token_is_found_from_the_tokens_before_it(
+    tokenizer: Tokenizer, guard: str
+) -> None:
+    kept = PromptTokenizer(tokenizer)
+    whole = kept.tokenize(LONG, guard)
+    assert not whole.ends
+    for character in range(len(LONG) // 2, len(LONG), 37):
+        before = kept.tokenized_characters
+        part = PromptTokenizer(tokenizer).tokenize(LONG[:character], guard)
+        assert kept.position(whole, character) == common_tokens(part.tokens, whole.tokens)
+        assert kept.tokenized_characters - before <= TAIL_BYTES
+
+
+def test_a_beginning_whose_tokens_say_nothing_of_the_whole_is_read_from_its_start() -> None:
+    """As where one id stands for bytes that are no text, or all ids hang on the end."""
+    for tokenizer, words in ((Unspelt(CONTROL), "the " * 200), (FromTheEnd(CONTROL), "the abc " * 100)):
+        kept = PromptTokenizer(tokenizer)
+        whole = kept.tokenize(words)
+        for character in range(len(words) // 2, len(words), 3):
+            part = tokenizer.tokenize(words[:character])
+            assert kept.position(whole, character) == common_tokens(part, whole.tokens)
+
+
+class Unspelt(ToyTokenizer):
+    """Ids whose pieces do not spell the text."""
+
+    def special_piece(self, token: int) -> bytes:
+        return b"?"
+
+
+class FromTheEnd(ToyTokenizer):
+    """Pairs of bytes are one id, counted from the end of the text."""
+
+    def tokenize(self, text: str) -> TokenArray:
+        data = text.encode()
+        first = len(data) % 2
+        pairs = [FIRST_CONTROL + 100 + 256 * data[i] + data[i + 1] for i in range(first, len(data), 2)]
+        return np.array([*data[:first], *pairs], dtype=np.int32)
+
+    def special_piece(self, token: int) -> bytes:
+        pair = token - FIRST_CONTROL - 100
+        return bytes([token]) if pair < 0 else bytes(divmod(pair, 256))
 
 
 def test_white_space_next_to_a_token_that_strips_it_is_dropped() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from anchorline.llama.model import Model
 from anchorline.prompt.builder import PromptBuilder
-from anchorline.prompt.select import BUILTIN_TEMPLATES
+from anchorline.prompt.turn_marks import TURN_MARKS
 from anchorline.script.rules import Match, Reply, Rule, ToolCall
 from anchorline.script.script import DEFAULT_REPLY, Script
 from tests.prompt.support import model_info, real_builder, user
@@ -42,7 +42,7 @@ class Scripted:
         tokenizer = model.tokenizer
         assert tokenizer.eos is not None
         self.tokenizer = tokenizer
-        builtin = template in BUILTIN_TEMPLATES
+        builtin = template in TURN_MARKS
         info = model_info(chat_template=None if builtin else template)
         self.prompts: PromptBuilder = real_builder(tokenizer, info, template if builtin else None)
         self.script = Script(rules, self.prompts, end=tokenizer.eos, end_of_generation=tokenizer.end_of_generation)
@@ -165,7 +165,7 @@ TEXT = st.text(max_size=60) | st.text(alphabet="<|im_end>tolcar {}\"'\\\n", max_
 
 
 @settings(deadline=None, max_examples=40)
-@given(text=TEXT.filter(str.strip), value=TEXT, template=st.sampled_from([*BUILTIN_TEMPLATES, THINKING]))
+@given(text=TEXT.filter(str.strip), value=TEXT, template=st.sampled_from(["chatml", THINKING]))
 def test_the_next_turn_begins_with_what_was_said(spelling_model: Model, text: str, value: str, template: str) -> None:
     """The ids are those of the re-rendered turn, so that a warm turn finds them in the cache."""
     arguments = {"text": value}

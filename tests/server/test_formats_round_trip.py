@@ -17,7 +17,7 @@ from anchorline.config import EngineConfig, ModelConfig, ServerConfig
 from anchorline.llama.model import load_model
 from anchorline.server.state import ServerState
 from tests.prompt.speaking import TOOLS, Message, results_of, rewritten
-from tests.support.families import FAMILIES, Call, Family
+from tests.support.families import BUILT_IN, FAMILIES, Call, Family
 from tests.support.saying import SayingEngine, Seals
 from tests.support.serving import serving
 
@@ -34,6 +34,8 @@ KEEP_REASONING = ("gemma4",)
 GENERATION_PROMPT = 40
 """Tokens that a generation prompt has at most."""
 FORMATS = ("hermes", "qwen-xml", "mistral", "mistral-named", "harmony", "glm", "kimi", "gemma4", "deepseek-v3.1")
+TEMPLATES = ("built-in gemma", "built-in mistral-v3")
+"""That are built in; the others differ from ChatML's in their marks alone."""
 
 
 class Live:
@@ -91,7 +93,7 @@ def living(
     control = tuple(text for text in family.control if text not in CHATML)
     model = load_model(ModelConfig(model=f"test:{architecture}", test_spelling=True, test_control=control))
     live = Live(family)
-    config = ServerConfig(port=0, chat_template=str(family.template_path))
+    config = ServerConfig(port=0, chat_template=family.choice)
     try:
         with serving(model, engine, server=config, adapt=live.adapt, seal=seal) as server, live.client:
             live.client.base_url = httpx.URL(server.url)
@@ -100,9 +102,9 @@ def living(
         model.close()
 
 
-@pytest.fixture(scope="module", params=FORMATS)
+@pytest.fixture(scope="module", params=[*FORMATS, *TEMPLATES])
 def live(request: pytest.FixtureRequest) -> Iterator[Live]:
-    with living(FAMILIES[request.param]) as made:
+    with living({**FAMILIES, **BUILT_IN}[request.param]) as made:
         yield made
 
 

@@ -19,7 +19,7 @@ from anchorline.api.thinking import REASONING_FORMATS, TEMPLATE_KWARGS
 from anchorline.output.formats import FORMATS
 from anchorline.prompt.builder import PromptBuilder
 from anchorline.prompt.effort import EFFORTS
-from anchorline.prompt.select import select_template, template_tokens
+from anchorline.prompt.select import select_template
 from tests.server.standin import ByteTokenizer
 from tests.server.support import INFO, Site, site
 
@@ -107,7 +107,7 @@ def bodies(struct: type[Any]) -> st.SearchStrategy[dict[str, Any]]:
 def here() -> Iterator[Site]:
     """The real prompt builder and a reply in which there is something to find."""
     tokenizer = ByteTokenizer()
-    selected = select_template("hermes", INFO, tokens=template_tokens(tokenizer))
+    selected = select_template("hermes", INFO, tokenizer)
     prompts = PromptBuilder(tokenizer, selected, clock=datetime.now, reply_format=FORMATS["hermes"])
     with site(prompts=prompts) as running:
         running.engine.script.reply = b"(a)b[look|{}][odd|1"

@@ -14,6 +14,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from anchorline.prompt.turn_marks import TURN_MARKS
+
 TEMPLATES = Path(__file__).parent / "templates"
 
 Call = tuple[str, dict[str, Any]]
@@ -47,14 +49,19 @@ class Family:
     """The template writes even turns without reasoning anew once the user has spoken again."""
     opens_reasoning: bool = False
     """The generation prompt opens reasoning that the template does not show of a turn that had none."""
+    built_in: str | None = None
+    """The template, where it is one of TURN_MARKS."""
 
     @property
     def template(self) -> str:
+        if self.built_in is not None:
+            return TURN_MARKS[self.built_in].template().source
         return (TEMPLATES / f"{self.name}.jinja").read_text("utf-8")
 
     @property
-    def template_path(self) -> Path:
-        return TEMPLATES / f"{self.name}.jinja"
+    def choice(self) -> str:
+        """The value of --chat-template that takes it."""
+        return self.built_in or str(TEMPLATES / f"{self.name}.jinja")
 
     @property
     def end_of_calls(self) -> str:
@@ -383,3 +390,19 @@ _ALL = (
 
 FAMILIES: Mapping[str, Family] = MappingProxyType({family.name: family for family in _ALL})
 """By the name of the format."""
+
+BUILT_IN: Mapping[str, Family] = MappingProxyType(
+    {
+        f"built-in {name}": Family(
+            name="hermes",
+            built_in=name,
+            control=marks.marks,
+            says=_turn(
+                lambda n, a: f"<tool_call>\n{_object()(n, a)}\n</tool_call>", text="{}\n", between="\n", last="\n"
+            ),
+            end=marks.assistant[1].strip(),
+        )
+        for name, marks in TURN_MARKS.items()
+    }
+)
+"""The built-in templates, whose models write as Hermes does."""

@@ -13,7 +13,7 @@ from anchorline.engine.engine import Engine
 from anchorline.engine.stream import Clock
 from anchorline.llama.model import Model
 from anchorline.llama.runtime import LlamaRuntime
-from anchorline.prompt.select import select_template, template_tokens
+from anchorline.prompt.select import select_template
 from anchorline.script.rules import Rule
 from anchorline.server.app import build_app
 from anchorline.server.state import ServerState
@@ -51,7 +51,7 @@ def serving(
         disk=DiskConfig(),
         server=server or ServerConfig(port=0),
     )
-    selected = select_template(settings.server.chat_template, model.info, tokens=template_tokens(model.tokenizer))
+    selected = select_template(settings.server.chat_template, model.info, model.tokenizer)
     runtime = LlamaRuntime(model, settings.context, sequences=sequences_for(engine_config), owns_model=False)
     engine = Engine(runtime, engine_config, clock=clock)
     engine.start()

@@ -34,6 +34,7 @@ from anchorline.bench.client import Client
 from anchorline.bench.models import served_model
 from anchorline.bench.process import ServerFailed, ServerProcess, start_anchorline
 from anchorline.errors import AnchorlineError
+from anchorline.numbers import FiniteRangeType, IntegerRangeType
 from anchorline.refusal import RefusingCommand
 
 WARM_UP_CALLS, WARM_UP_TOKENS = 2, 3000
@@ -268,14 +269,14 @@ def summary_of(report: Report) -> str:
 
 @click.command(cls=RefusingCommand)
 @click.option("--model", default="test:llama", show_default=True, help="A GGUF file, 'smollm2' or 'test:ARCH'.")
-@click.option("--layers", type=click.IntRange(1), default=None, help="Keep only this many layers of a model file.")
-@click.option("--ctx", "context_tokens", type=click.IntRange(1024), default=131072, show_default=True)
-@click.option("--conversations", type=click.IntRange(2, len(LETTERS)), default=6, show_default=True)
-@click.option("--head-tokens", type=click.IntRange(64), default=20_000, show_default=True)
-@click.option("--tokens", type=click.IntRange(256), default=100_000, show_default=True, help="Of each conversation.")
-@click.option("--turns", type=click.IntRange(1), default=2, show_default=True, help="Of each conversation.")
+@click.option("--layers", type=IntegerRangeType(1), default=None, help="Keep only this many layers of a model file.")
+@click.option("--ctx", "context_tokens", type=IntegerRangeType(1024), default=131072, show_default=True)
+@click.option("--conversations", type=IntegerRangeType(2, len(LETTERS)), default=6, show_default=True)
+@click.option("--head-tokens", type=IntegerRangeType(64), default=20_000, show_default=True)
+@click.option("--tokens", type=IntegerRangeType(256), default=100_000, show_default=True, help="Of each conversation.")
+@click.option("--turns", type=IntegerRangeType(1), default=2, show_default=True, help="Of each conversation.")
 @click.option(
-    "--fits", type=click.FloatRange(0.5), default=2.5, show_default=True, help="Conversations that --cache-ram holds."
+    "--fits", type=FiniteRangeType(0.5), default=2.5, show_default=True, help="Conversations that --cache-ram holds."
 )
 @click.option("--serve-args", default="", help="More options for 'anchorline serve', separated by spaces.")
 @click.option("--json", "as_json", is_flag=True, help="Print every call as JSON.")

@@ -42,9 +42,11 @@ def bench_model(model: str, *, folder: Path, layers: int | None, context_tokens:
 def served_model(model: str, *, folder: Path, layers: int | None, context_tokens: int) -> list[str]:
     """What ``anchorline serve`` is told to load with room for ``context_tokens``.
 
-    That is a test model as it is, or what ``bench_model`` makes of a file.
+    That is a test model as it is, or what ``bench_model`` makes of a file. Raises ConfigError for a part of the former.
     """
     if model.startswith(TEST_PREFIX):
+        if layers is not None:
+            raise ConfigError(f"--layers cuts a model file, and {model} is none: leave it out or name a file")
         return [model, "--test-context", str(context_tokens)]
     return [str(bench_model(model, folder=folder, layers=layers, context_tokens=context_tokens))]
 

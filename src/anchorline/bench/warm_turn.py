@@ -32,6 +32,7 @@ from anchorline.bench.client import Answer, Client
 from anchorline.bench.models import served_model
 from anchorline.bench.process import start_anchorline
 from anchorline.errors import AnchorlineError
+from anchorline.numbers import IntegerRangeType
 from anchorline.refusal import RefusingCommand
 
 PARTS = ("render_ms", "tokenize_ms", "wait_ms", "plan_ms", "restore_ms", "prompt_ms")
@@ -183,11 +184,11 @@ def lines_of(depths: Sequence[Depth]) -> list[str]:
 
 @click.command(cls=RefusingCommand)
 @click.option("--model", default="smollm2", show_default=True, help="A GGUF file, 'smollm2' or 'test:ARCH'.")
-@click.option("--layers", type=click.IntRange(1), default=None, help="Keep only this many layers of a model file.")
-@click.option("--anchor-tokens", type=click.IntRange(2000), default=8500, show_default=True, help="Depth at 1x.")
+@click.option("--layers", type=IntegerRangeType(1), default=None, help="Keep only this many layers of a model file.")
+@click.option("--anchor-tokens", type=IntegerRangeType(2000), default=8500, show_default=True, help="Depth at 1x.")
 @click.option("--scales", default="1,2,4", show_default=True, help="Depths to measure, as multiples.")
-@click.option("--rounds", type=click.IntRange(1), default=7, show_default=True, help="Pairs of turns at each depth.")
-@click.option("--threads", type=click.IntRange(0), default=0, show_default=True, help="As for 'anchorline serve'.")
+@click.option("--rounds", type=IntegerRangeType(1), default=7, show_default=True, help="Pairs of turns at each depth.")
+@click.option("--threads", type=IntegerRangeType(0), default=0, show_default=True, help="As for 'anchorline serve'.")
 @click.option("--json", "as_json", is_flag=True, help="Print every turn as JSON.")
 def main(
     *, model: str, layers: int | None, anchor_tokens: int, scales: str, rounds: int, threads: int, as_json: bool

@@ -19,10 +19,10 @@ from anchorline.cli.bench_groups import BenchSettings, run_group
 from anchorline.cli.signals import ending_with_servers
 from anchorline.cli.suggest import SuggestingCommand
 from anchorline.cli.tables import plain_console, show_table
-from anchorline.cli.values import IntegerRangeType
 from anchorline.errors import AnchorlineError, ConfigError
 from anchorline.llama.model import TEST_PREFIX
 from anchorline.machine import physical_cores
+from anchorline.numbers import IntegerRangeType
 
 ANCHOR_TOKENS = 8500
 SMALLEST_ANCHOR = 512

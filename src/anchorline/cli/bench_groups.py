@@ -33,6 +33,7 @@ from anchorline.bench.standing.texts import Author
 from anchorline.bench.standing.workloads import SYNTHETIC, Sizes, Steps
 from anchorline.bench.trace import Trace
 from anchorline.cli.replay_servers import ModelFiles, model_files, serve_arguments
+from anchorline.cli.serve_args import rendering_arguments
 
 PARALLEL = 4
 RENDERING_CONTEXT = 512
@@ -101,7 +102,8 @@ def _measure(
     """Run all workloads on all servers; adds to ``found`` call by call, and at the end which servers failed."""
     with ExitStack() as stack:
         status = stack.enter_context(console.status(f"{model}: starting servers"))
-        renderer = AnchorlineServer(_arguments(files, group, settings, context_tokens=RENDERING_CONTEXT))
+        sizes = _arguments(files, group, settings, context_tokens=RENDERING_CONTEXT)
+        renderer = AnchorlineServer([*sizes, *rendering_arguments(settings.serve_args)])
         stack.callback(renderer.close)
         entrants = _entrants(files, group, settings, disk=disk)
         lineup = stack.enter_context(Lineup(entrants, needed=(OURS, NO_CACHE), render=renderer.prompt))
@@ -144,7 +146,8 @@ def _entrants(files: ModelFiles, group: Group, settings: BenchSettings, *, disk:
     told = [*(("--cache-disk", str(disk)) if group.cache_disk else ()), *settings.serve_args]
     entrants = [Entrant(name=OURS, start=lambda: AnchorlineServer([*ours, *told]))]
     if group.uncached:
-        entrants.append(Entrant(name=NO_CACHE, start=lambda: AnchorlineServer([*ours, "--no-cache"])))
+        alike = [*ours, *rendering_arguments(settings.serve_args), "--no-cache"]
+        entrants.append(Entrant(name=NO_CACHE, start=lambda: AnchorlineServer(alike)))
     if files.peer is not None:
         peer = PeerSettings(
             model=files.peer,

@@ -217,7 +217,7 @@ def _namespace_row(each: NamespaceFiles) -> dict[str, Any]:
     last_use = max((entry.last_use_seconds for entry in each.found.entries.values()), default=None)
     return {
         "namespace": each.digest,
-        "label": "-" if each.described is None else each.described.label,
+        "model": (each.described.label or None) if each.described is not None else None,
         "records": len(records),
         "tokens": sum(record.end - record.start for record in records),
         "size_bytes": each.used_bytes,

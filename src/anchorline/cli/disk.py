@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from anchorline import machine
+from anchorline.cli.models import name_of
 from anchorline.config import ContextConfig, DiskConfig, EngineConfig, ModelConfig
 from anchorline.disk.namespace import Namespace
 from anchorline.disk.store import FileStore
@@ -61,7 +62,7 @@ def open_store(
     try:
         return FileStore(
             Path(disk.cache_disk).expanduser(),
-            Namespace(facts),
+            Namespace(facts, label=name_of(model.model)),
             size_bytes=disk.cache_disk_bytes,
             queue_bytes=min(disk.cache_disk_queue_bytes, engine.cache_ram_bytes // QUEUE_SHARE),
         )

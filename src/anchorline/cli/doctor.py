@@ -17,9 +17,9 @@ from anchorline.cli.doctor_table import fault_table
 from anchorline.cli.proxy import PORT
 from anchorline.cli.suggest import SuggestingCommand
 from anchorline.cli.tables import show_paragraph, show_table
-from anchorline.cli.values import IntegerRangeType
 from anchorline.doctor.diagnosis import Diagnosis, diagnose
 from anchorline.doctor.wording import REMEDIES, TITLES, cost, saved, sentence
+from anchorline.numbers import IntegerRangeType
 from anchorline.terminal import printable
 
 

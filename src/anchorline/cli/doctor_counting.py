@@ -15,7 +15,7 @@ from anchorline.llama.interface import Tokenizer
 from anchorline.llama.model import DEFAULT_MODEL, default_model_path, load_model
 from anchorline.prompt.builder import PromptBuilder
 from anchorline.prompt.memo import ByteMemo
-from anchorline.prompt.select import select_template, template_tokens
+from anchorline.prompt.select import select_template
 
 TOKEN_BYTES = 4
 """Bytes taken for a token where no vocabulary is at hand."""
@@ -43,12 +43,12 @@ def counting_with(model: str | None, *, no_model: bool) -> Counting:
         )
     name = model or DEFAULT_MODEL
     loaded = load_model(ModelConfig(model=name), weights=False)
-    selected = select_template(None, loaded.info, tokens=template_tokens(loaded.tokenizer))
+    selected = select_template(None, loaded.info, loaded.tokenizer)
     order = tool_order(PromptBuilder(loaded.tokenizer, selected, clock=datetime.now).render)
     return Counting(
         tokens=_counted(loaded.tokenizer),
         order=order,
-        words=f"counted with {name}, tools {order}",
+        words=f"counted with {name}, tools {order}, template {selected.words}",
     )
 
 

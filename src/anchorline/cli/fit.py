@@ -16,11 +16,12 @@ from anchorline.cli.fitting import Fit, Room, fit
 from anchorline.cli.hosting import sequences_for
 from anchorline.cli.suggest import SuggestingCommand
 from anchorline.cli.tables import show_table
-from anchorline.cli.values import IntegerRangeType, SizeType, format_size
+from anchorline.cli.values import SizeType, format_size
 from anchorline.config import KV_TYPES, ContextConfig, EngineConfig, ModelConfig
 from anchorline.errors import ConfigError
 from anchorline.llama.footprint import Footprint, measure
 from anchorline.llama.model import load_model
+from anchorline.numbers import IntegerRangeType
 
 SIZE = SizeType(minimum_bytes=1 << 20, maximum_bytes=1 << 44)
 

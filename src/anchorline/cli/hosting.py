@@ -263,8 +263,12 @@ def host(
         model = load_model(config)
         loaded.callback(model.close)
         with bounded(Budget(settings.server.limits)):
-            selected = select_template(
-                settings.server.chat_template, model.info, tokens=template_tokens(model.tokenizer)
+            selected = select_template(settings.server.chat_template, model.info, model.tokenizer)
+        for name in selected.foreign:
+            log.warning(
+                "the turn marks of the template '%s' are no control tokens of this model: it reads them as text, "
+                "and may not end its replies (--chat-template takes another)",
+                name,
             )
         reply_format = reply_format_of(settings.server, selected, model.tokenizer)
         runtime = LlamaRuntime(model, settings.context, sequences=sequences_for(settings.engine), owns_model=False)

@@ -12,10 +12,7 @@ import click
 from anchorline.cli.values import (
     AdapterType,
     DeviceListType,
-    FiniteFloatType,
-    FiniteRangeType,
     GpuLayersType,
-    IntegerRangeType,
     MetadataOverrideType,
     SizeOrShareType,
     SizeType,
@@ -23,6 +20,7 @@ from anchorline.cli.values import (
     TensorSplitType,
     format_size,
 )
+from anchorline.numbers import FiniteFloatType, FiniteRangeType, IntegerRangeType
 
 Config = TypeVar("Config")
 

@@ -14,9 +14,10 @@ from anchorline.cli.logs import set_up_logging
 from anchorline.cli.options import SettingOption, options_of
 from anchorline.cli.proxy import PORT, calls, left_out, pass_on, proxy_socket
 from anchorline.cli.suggest import SuggestingCommand
-from anchorline.cli.values import IntegerRangeType, SizeType, format_size
+from anchorline.cli.values import SizeType, format_size
 from anchorline.config import ServerConfig
 from anchorline.limits import Limits
+from anchorline.numbers import IntegerRangeType
 from anchorline.record.anonymise import Anonymiser
 from anchorline.record.recorder import Recorder
 from anchorline.record.trace_file import TraceFile

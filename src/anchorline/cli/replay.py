@@ -18,8 +18,9 @@ from anchorline.cli.options import SettingOption
 from anchorline.cli.replay_servers import Options
 from anchorline.cli.signals import ending_with_servers
 from anchorline.cli.suggest import SuggestingCommand
-from anchorline.cli.values import FiniteRangeType, IntegerRangeType, PaceType
+from anchorline.cli.values import PaceType
 from anchorline.errors import ConfigError
+from anchorline.numbers import FiniteRangeType, IntegerRangeType
 
 MOST_CALLS = 256
 """Threads that wait for a reply each."""

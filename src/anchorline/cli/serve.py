@@ -233,7 +233,7 @@ def facts_of(settings: Settings, hosted: Hosted, *, url: str) -> dict[str, str]:
         "model": f"{info.name} ({info.description}, {format_size(info.size_bytes)})",
         "memory": f"{engine.capabilities.kind}, KV types {context.type_k}/{context.type_v}",
         "context": f"{engine.context_tokens} tokens, {mode}",
-        "template": f"{hosted.selected.name} from {hosted.selected.origin}",
+        "template": hosted.selected.words,
         "tool format": hosted.reply_format.name,
         **_common_facts(settings),
     }

@@ -17,9 +17,10 @@ from anchorline.cache.policy import EVICTION
 from anchorline.cli.suggest import SuggestingCommand
 from anchorline.cli.tables import show_table
 from anchorline.cli.traces import read_chat_traces
-from anchorline.cli.values import IntegerRangeType, format_size, parse_size
+from anchorline.cli.values import format_size, parse_size
 from anchorline.config import EngineConfig, ModelConfig
 from anchorline.llama.model import load_model
+from anchorline.numbers import IntegerRangeType
 from anchorline.simulate.calls import PromptSource, SimulatedCall, all_at_once, one_after_another
 from anchorline.simulate.runtime import Sizes
 from anchorline.simulate.simulation import Outcome, most_bytes, simulation_of

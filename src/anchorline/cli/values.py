@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from anchorline.config import GPU_LAYERS_ALL, GPU_LAYERS_AUTO, MetadataValue
+from anchorline.numbers import FiniteRangeType
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
 _PACES = {"recorded": 1.0, "none": math.inf}
@@ -79,33 +80,6 @@ class SizeOrShareType(click.ParamType[int | float]):
             return self.size.convert(value, param, ctx)
         percent = FiniteRangeType(min=0, max=100).convert(text.removesuffix("%").strip(), param, ctx)
         return percent / 100
-
-
-class IntegerRangeType(click.IntRange):
-    """An integer between two limits, one of which may be None; what is none is called so, and not a range."""
-
-    name = "integer"
-
-
-class FiniteFloatType(click.types.FloatParamType):
-    """Any number but infinity and NaN."""
-
-    name = "number"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        number = float(super().convert(value, param, ctx))  # type: ignore[arg-type]
-        if not math.isfinite(number):
-            self.fail(f"{value!r} is not a finite number.", param, ctx)
-        return number
-
-
-class FiniteRangeType(click.FloatRange):
-    """A number between two limits, one of which may be None; no limit alone would refuse infinity and NaN."""
-
-    name = "number"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        return FiniteFloatType().convert(super().convert(value, param, ctx), param, ctx)  # type: ignore[arg-type]
 
 
 class PaceType(click.ParamType[float]):

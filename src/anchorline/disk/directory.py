@@ -114,7 +114,8 @@ class DiskDirectory:
     def _describe(self, namespace: Namespace) -> None:
         """Write namespace.json, unless it is there and right."""
         path = self.path / namespace.directory / FILE_NAME
-        if read_description(path, self._files) != namespace:
+        there = read_description(path, self._files)
+        if there != namespace or there.label != namespace.label:
             write_whole(self._files, path, [namespace.encode()])
 
 

@@ -36,7 +36,7 @@ class Namespace:
 
     facts: Mapping[str, Fact]
     label: str = field(default="", compare=False)
-    """What a person calls it; no fact."""
+    """What a person calls its model; no fact."""
 
     @property
     def digest(self) -> bytes:

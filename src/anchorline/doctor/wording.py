@@ -39,7 +39,7 @@ REMEDIES = {
     "moved by the server: --float-volatile.",
     Kind.SYSTEM_CHANGED: "What changes (memory, tasks, lists of files) belongs to the end of the system prompt or "
     "into a message of its own; let a client that rewrites its memory do so between sessions. With a template "
-    "that has the tools first, such as --chat-template hermes, they stay restored.",
+    "that has the tools first, such as a built-in one (--chat-template), they stay restored.",
     Kind.BILLING_HEADER: "Over /v1/messages Anchorline drops it when it leads the system prompt, so it costs nothing "
     "here; for other servers have it stripped on the way, and where a proxy turns it into a chat message, so too, or "
     "serve with --float-volatile.",
@@ -58,8 +58,8 @@ REMEDIES = {
     "with (--max-turns, --max-turn-bytes); for others, have the client send the arguments back as they came.",
     Kind.REASONING_DROPPED: "Turns with tool calls that Anchorline generated get it back (--max-turns, "
     "--max-turn-bytes); for others, have the client return reasoning_content, thinking blocks or reasoning items.",
-    Kind.TOOLS_BEHIND_HISTORY: "Serve with --chat-template hermes, whose tools come first, or with a template of your "
-    "own that writes them in front of the history.",
+    Kind.TOOLS_BEHIND_HISTORY: "Serve with the built-in template of the model's turn marks (--chat-template): its "
+    "tools come first; or with one of your own that writes them in front of the history.",
     Kind.SIDE_CALL: "Anchorline keeps the conversation through them. Titles and summaries can go to a small model "
     "(OpenCode: small_model; Claude Code: ANTHROPIC_SMALL_FAST_MODEL; aider: --weak-model), or be asked at "
     "the tip of the conversation, with its own system prompt and tools.",

@@ -252,23 +252,28 @@ class Admission:
         """
         own_cells = stream.buffer.count - plan.resident_tokens
         wanted_cells = max(own_cells, import_end - plan.resident_tokens)
-        given_up = source.length - plan.resident_tokens if source and plan.source is Source.CONTINUE else 0
+        going_on = source if plan.source is Source.CONTINUE else None
         may_shorten = plan.source is Source.FORK and self.runtime.capabilities.can_trim
         kept = {
             live: plan.resident_tokens if live is source else 0
             for live in self.pool.idle()
-            if live is not source or may_shorten
+            if live is not source or live is going_on or may_shorten
         }
-        most_cells = self.pool.free_cells + given_up
-        most_cells += sum(live.length - max(live.shared, tokens) for live, tokens in kept.items())
+        most_cells = self.pool.free_cells + sum(live.length - max(live.shared, tokens) for live, tokens in kept.items())
         if self.running and most_cells <= own_cells:
             return False
         for live, tokens in kept.items():
-            missing_cells = wanted_cells + 1 - given_up - self.pool.free_cells
+            missing_cells = wanted_cells + 1 - self._room(going_on, plan)
             if missing_cells <= 0:
                 return True
-            self.idle.shorten(live, missing_cells, kept_tokens=tokens)
-        return self.pool.free_cells + given_up > own_cells or not self.running
+            if live is not going_on:
+                self.idle.shorten(live, missing_cells, kept_tokens=tokens)
+        return self._room(going_on, plan) > own_cells or not self.running
+
+    def _room(self, going_on: LiveSequence | None, plan: Plan) -> int:
+        """Free cells, with those that the sequence that a plan goes on from gives up."""
+        given_up = 0 if going_on is None else self.pool.gives_up(going_on, plan.resident_tokens)
+        return self.pool.free_cells + given_up
 
     def _ahead(self, stream: Stream, plan: Plan) -> Ahead:
         """What the stream will do, and reply as long as others lately."""

@@ -74,7 +74,7 @@ class LiveSequence:
         self.last_used = 0
         self.shared_with: LiveSequence | None = None
         self.shared = 0
-        """Leading tokens whose cells belong to ``shared_with`` too, and are counted there."""
+        """Leading tokens whose cells belong to ``shared_with`` too, and are counted there; 0 without one."""
         self.saving: PendingSave | None = None
         self.states: dict[int, State] = {}
         """States captured at positions of this history that no save has been given yet."""
@@ -83,6 +83,10 @@ class LiveSequence:
     def decoded(self) -> TokenArray:
         return self.buffer.view(0, self.length)
 
+    def share(self, source: LiveSequence | None, tokens: int) -> None:
+        """Let the cells of the first ``tokens`` be ``source``'s, too."""
+        self.shared, self.shared_with = tokens, source if tokens else None
+
     @property
     def cells(self) -> int:
         """Cells counted to this sequence; an upper bound of what its removal frees."""
@@ -90,7 +94,7 @@ class LiveSequence:
 
 
 class SequencePool:
-    """Sequence ids and cells of one runtime. Cells are counted from above: never fewer than used."""
+    """Sequence ids and cells of one runtime. Of cells that several sequences hold each is counted to one of them."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
@@ -163,6 +167,10 @@ class SequencePool:
         """Leading tokens of ``live`` whose cells others hold, too, and would keep without it."""
         return max([live.shared, *(other.shared for other in self._live.values() if other.shared_with is live)])
 
+    def gives_up(self, live: LiveSequence, length: int) -> int:
+        """Cells that are free once ``live`` is trimmed to ``length``."""
+        return max(0, live.length - max(length, self.common_tokens(live)))
+
     def create(self, prompt: Prompt, buffer: TokenBuffer) -> LiveSequence:
         """An empty busy sequence under a free id."""
         live = LiveSequence(self._free_ids.pop(), prompt, buffer)
@@ -185,7 +193,7 @@ class SequencePool:
         self._survey()
         self._map.share(source.id, live.id, length)
         live.length = length
-        live.shared, live.shared_with = length, source
+        live.share(source, length)
         return live
 
     def take_over(self, live: LiveSequence, length: int, prompt: Prompt, buffer: TokenBuffer) -> None:
@@ -209,30 +217,37 @@ class SequencePool:
     def _remove_from(self, live: LiveSequence, length: int) -> None:
         self._runtime.remove(live.id, length)
         self._survey()
+        self._hand_on(live, length)
         live.length = length
         self._map.resize(live.id, length)
-        live.shared = min(live.shared, length)
-        for other in self._live.values():
-            if other.shared_with is live:
-                other.shared = min(other.shared, length)
 
     def drop(self, live: LiveSequence) -> None:
         """Empty a sequence and give its id back; cells shared with others stay theirs."""
         self._runtime.remove(live.id, 0)
         self._survey()
+        self._hand_on(live, 0)
         self._map.remove(live.id)
         del self._live[live.id]
         self._free_ids.append(live.id)
-        sharers = [other for other in self._live.values() if other.shared_with is live]
-        if not sharers:
-            return
-        heir = max(sharers, key=lambda other: other.shared)
-        inherited = heir.shared
-        kept = min(live.shared, inherited)
-        heir.shared, heir.shared_with = (kept, live.shared_with) if live.shared_with else (0, None)
-        for other in sharers:
-            if other is not heir:
-                other.shared_with = heir
+
+    def _hand_on(self, live: LiveSequence, kept: int) -> None:
+        """Count elsewhere what others share of ``live`` behind the first ``kept`` tokens, which are all it keeps.
+
+        live    |=== kept ===|- - - - - - - -|   it may share with one before it beyond that, too
+        heir    |============|===========|=      is counted what it shared, but for what ``live`` shared or keeps
+        other   |============|=====|===          shares with the heir from now on
+        """
+        sharers = [other for other in self._live.values() if other.shared_with is live and other.shared > kept]
+        if sharers:
+            heir = max(sharers, key=lambda other: other.shared)
+            for other in sharers:
+                if other is not heir:
+                    other.shared_with = heir
+            if live.shared > kept:
+                heir.share(live.shared_with, min(live.shared, heir.shared))
+            else:
+                heir.share(live, kept)
+        live.share(live.shared_with, min(live.shared, kept))
 
     def demote_kin(self, tokens: TokenArray, successor: LiveSequence | None, *, beyond: int) -> None:
         """Let the idle sequence go first of all that shares most of ``tokens``, if more than their first ``beyond``.

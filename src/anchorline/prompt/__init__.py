@@ -2,11 +2,12 @@
 
 from anchorline.prompt.builder import BuiltPrompt, PromptBuilder
 from anchorline.prompt.fingerprint import tool_fingerprint
-from anchorline.prompt.select import BUILTIN_TEMPLATES, SelectedTemplate, select_template, template_tokens
+from anchorline.prompt.select import SelectedTemplate, select_template, template_tokens
 from anchorline.prompt.template import ChatTemplate
+from anchorline.prompt.turn_marks import TURN_MARKS
 
 __all__ = [
-    "BUILTIN_TEMPLATES",
+    "TURN_MARKS",
     "BuiltPrompt",
     "ChatTemplate",
     "PromptBuilder",

@@ -121,9 +121,7 @@ class PromptBuilder:
         if request.begun is not None:
             text += begun_text(request.begun, self._reasoning, prompt_end=text)
         watch.lap()
-        tokenized = self.tokenizer.tokenize(
-            text, request.guarded.guard, placeholders=request.splices.placeholders, tenant=tenant
-        )
+        tokenized = self._tokenized(text, request)
         tokens = self._with_bos(tokenized)
         tokenize_seconds = watch.lap()
         prompt = self._prompt(tokens, tokenized, request, opened=opened)
@@ -158,7 +156,7 @@ class PromptBuilder:
             for behind in (one, other)
         ]
         (text, request), (other_text, _) = (self._written(request, tools, opened=True) for request in requests)
-        tokenized = self.tokenizer.tokenize(text, request.guarded.guard, placeholders=request.splices.placeholders)
+        tokenized = self._tokenized(text, request)
         tokens = self._with_bos(tokenized)
         agreed = self.tokenizer.position(tokenized, common_characters(text, other_text))
         prompt = self._prompt(tokens, tokenized, request, opened=True)
@@ -320,6 +318,11 @@ class PromptBuilder:
 
         return self._splicer.find(
             text, request.turns, request.guarded.messages, request.render, read_reply, guard=guard
+        )
+
+    def _tokenized(self, text: str, request: ChatRequest) -> TokenizedText:
+        return self.tokenizer.tokenize(
+            text, request.guarded.guard, placeholders=request.splices.placeholders, tenant=request.tenant
         )
 
     def _with_bos(self, tokenized: TokenizedText) -> TokenArray:

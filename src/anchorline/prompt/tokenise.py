@@ -9,6 +9,9 @@ them drops, so ids up to a control token do not depend on what follows it. They 
 the last control token that ends at least one longest control text before the first difference:
 nearer ones might be read differently.
 
+Where a cut lies inside such a stretch, the ids of the text up to it are needed as well: only the last of its tokens
+are read again, and all of it where those do not fall in with the whole.
+
 What one tenant's texts took is not taken over by another's: how long a text takes would tell what others sent.
 
 A *placeholder* in the text stands for given ids. It is a control token of many ids that no text of a request
@@ -29,10 +32,16 @@ from threading import Lock
 from types import MappingProxyType
 
 import numpy as np
+import numpy.typing as npt
 
 from anchorline.llama.interface import TokenArray, Tokenizer
 from anchorline.prompt.control import ControlTexts
 from anchorline.prompt.memo import ByteMemo
+
+LOOK_BACK_TOKENS = 64
+"""So many tokens are read again to see where the beginning of a text leaves the whole."""
+SURE_TOKENS = 32
+"""So many of them have to be the same, or all are read again."""
 
 _Key = tuple[str, str, str]
 """Tenant, guard and text."""
@@ -74,6 +83,51 @@ class TokenizedText:
         return sys.getsizeof(self.text) + int(self.tokens.nbytes) + 4 * 40 * len(self.ends) + 500
 
 
+@dataclass(slots=True)
+class _Stretch:
+    """A text without control tokens and its ids; ``spelling`` is filled in once it is asked for."""
+
+    text: str
+    tokens: TokenArray
+    spelling: _Spelling | None = None
+
+    @property
+    def held_bytes(self) -> int:
+        return sys.getsizeof(self.text) + 3 * int(self.tokens.nbytes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Spelling:
+    """Where each id of a stretch ends, in bytes of what all of them spell."""
+
+    front: bytes
+    """What they spell before the text, as where a vocabulary begins every text with a space."""
+    ends: npt.NDArray[np.int64]
+    """None at all where they do not spell the text."""
+
+    @classmethod
+    def of(cls, stretch: _Stretch, tokenizer: Tokenizer) -> _Spelling:
+        pieces = [tokenizer.special_piece(token) for token in stretch.tokens.tolist()]
+        data, spelt = stretch.text.encode("utf-8", "replace"), b"".join(pieces)
+        if not spelt.endswith(data):
+            return cls(b"", np.empty(0, dtype=np.int64))
+        return cls(spelt[: len(spelt) - len(data)], np.cumsum([len(piece) for piece in pieces]))
+
+    def tail(self, part: str) -> tuple[int, str]:
+        """The last tokens of ``part``, with which the stretch begins: how many ids stand before, and their text.
+
+        Its ids by itself are those that stand in ``part`` if anything but its end decides about them.
+        """
+        data, lead = part.encode("utf-8", "replace"), len(self.front)
+        index = int(np.searchsorted(self.ends, lead + len(data), side="right")) - LOOK_BACK_TOKENS
+        while index > 0:
+            start = int(self.ends[index - 1])
+            if data[start - lead : start] == self.front and data[start : start + 1] and data[start] & 0xC0 != 0x80:
+                return index, data[start:].decode()
+            index -= 1
+        return 0, part
+
+
 class PromptTokenizer:
     """Tokenises rendered texts; bounded in bytes; thread-safe."""
 
@@ -85,7 +139,7 @@ class PromptTokenizer:
         self._entries: OrderedDict[_Key, TokenizedText] = OrderedDict()
         self._sorted: list[_Key] = []
         self._lock = Lock()
-        self._fragments: ByteMemo[tuple[str, str], TokenArray] = ByteMemo(memo_bytes)
+        self._stretches: ByteMemo[tuple[str, str], _Stretch] = ByteMemo(memo_bytes)
         self.tokenized_characters = 0
         """Characters given to the model's tokenizer so far: what the memo could not answer."""
         self._secret = f"\0{secrets.token_hex(16)}-"
@@ -122,7 +176,8 @@ class PromptTokenizer:
     def position(self, tokenized: TokenizedText, character: int) -> int:
         """Token position of a character offset, mapped down to where the ids agree.
 
-        The ids of text[:character] and of the whole text agree up to the position that is returned.
+        The ids of text[:character] and of the whole text agree up to the position that is returned, as far as
+        LOOK_BACK_TOKENS show it.
         """
         index = bisect_right(tokenized.ends, character) - 1
         start, first = (tokenized.ends[index], tokenized.counts[index]) if index >= 0 else (0, 0)
@@ -130,14 +185,27 @@ class PromptTokenizer:
         if index + 1 < len(tokenized.starts):
             end = tokenized.starts[index + 1]
             character = min(character, end)
-            last = tokenized.befores[index + 1]
             # Where that token drops white space, the ids before it may differ from those of the beginning.
             if character == end and not self.control.strips_left(tokenized.text[end : tokenized.ends[index + 1]]):
-                return last
+                return tokenized.befores[index + 1]
+            after = tokenized.text[end : tokenized.ends[index + 1]]
         else:
-            last = int(tokenized.tokens.size)
-        part = self._plain(tokenized.text[start:character], tokenized.guard, tokenized.tenant, before=before)
-        return first + common_tokens(part, tokenized.tokens[first:last])
+            end, after = len(tokenized.text), ""
+        part = self._plain(tokenized.text[start:character], tokenized.guard, before=before)
+        whole = self._plain(tokenized.text[start:end], tokenized.guard, before=before, after=after)
+        return first + self._agreed(part, whole, tokenized.tenant)
+
+    def _agreed(self, part: str, whole: str, tenant: str) -> int:
+        """How many ids of ``whole`` are those of ``part``, with which it begins."""
+        stretch = self._stretch(whole, tenant)
+        if len(part) >= LOOK_BACK_TOKENS:
+            if stretch.spelling is None:
+                stretch.spelling = _Spelling.of(stretch, self._tokenizer)
+            index, tail = stretch.spelling.tail(part)
+            agreed = common_tokens(self._stretch(tail, tenant).tokens, stretch.tokens[index:])
+            if agreed >= SURE_TOKENS:
+                return index + agreed
+        return common_tokens(self._stretch(part, tenant).tokens, stretch.tokens)
 
     def _closest(self, key: _Key) -> tuple[TokenizedText | None, int]:
         """The remembered text with the longest common beginning, and the length of that.
@@ -178,34 +246,37 @@ class PromptTokenizer:
         before = text[starts[-1] : end] if kept else ""
         parts = [base.tokens[:count]] if base is not None else []
         for match in self._pattern.finditer(text, end):
-            plain = self._plain(text[end : match.start()], guard, tenant, before=before, after=match.group())
+            plain = self._plain(text[end : match.start()], guard, before=before, after=match.group())
+            tokens = self._stretch(plain, tenant).tokens
             end, before = match.end(), match.group()
             ids = placeholders.get(before)
             if ids is None:
                 ids = np.array([self.control.ids[before]], dtype=np.int32)
-            parts += plain, ids
+            parts += tokens, ids
             starts.append(match.start())
             ends.append(end)
-            befores.append(count + plain.size)
-            count += plain.size + ids.size
+            befores.append(count + tokens.size)
+            count += tokens.size + ids.size
             counts.append(count)
-        parts.append(self._plain(text[end:], guard, tenant, before=before))
+        parts.append(self._stretch(self._plain(text[end:], guard, before=before), tenant).tokens)
         tokens = np.concatenate(parts).astype(np.int32, copy=False)
         tokens.flags.writeable = False
         marks = tuple(mark for mark in base.marks if mark.character <= shared) if base is not None else ()
         return TokenizedText(text, guard, tokens, starts, ends, befores, counts, tenant, marks)
 
-    def _plain(self, text: str, guard: str, tenant: str, *, before: str, after: str = "") -> TokenArray:
-        """Ids of a stretch without control tokens that lies between two of them; "" where there is none."""
+    def _plain(self, text: str, guard: str, *, before: str, after: str = "") -> str:
+        """A stretch without control tokens that lies between two of them as it is read; "" where there is none."""
         if guard:
             text = text.replace(guard, "")
-        text = self.control.between(text, before=before, after=after)
+        return self.control.between(text, before=before, after=after)
+
+    def _stretch(self, text: str, tenant: str) -> _Stretch:
         if not text:
-            return np.empty(0, dtype=np.int32)
-        known = self._fragments.get((tenant, text))
+            return _NOTHING
+        known = self._stretches.get((tenant, text))
         if known is None:
-            known = self._tokenizer.tokenize(text)
-            self._fragments.put((tenant, text), known, sys.getsizeof(text) + int(known.nbytes))
+            known = _Stretch(text, self._tokenizer.tokenize(text))
+            self._stretches.put((tenant, text), known, known.held_bytes)
             with self._lock:
                 self.tokenized_characters += len(text)
         return known
@@ -228,6 +299,9 @@ class PromptTokenizer:
         if entry is not None:
             del self._sorted[bisect_left(self._sorted, key)]
             self._used_bytes -= entry.held_bytes
+
+
+_NOTHING = _Stretch("", np.empty(0, dtype=np.int32))
 
 
 def common_characters(a: str, b: str) -> int:

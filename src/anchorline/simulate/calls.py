@@ -14,7 +14,7 @@ from anchorline.errors import ConfigError, RequestError
 from anchorline.limits import Limits
 from anchorline.llama.model import Model
 from anchorline.prompt.builder import PromptBuilder
-from anchorline.prompt.select import select_template, template_tokens
+from anchorline.prompt.select import select_template
 from anchorline.server.prepare import build_chat
 
 RECORDED_NOW = datetime(2026, 1, 1)
@@ -39,7 +39,7 @@ class PromptSource:
 
     def __post_init__(self) -> None:
         tokenizer = self.model.tokenizer
-        selected = select_template(None, self.model.info, tokens=template_tokens(tokenizer))
+        selected = select_template(None, self.model.info, tokenizer)
         self._builder = PromptBuilder(tokenizer, selected, clock=lambda: RECORDED_NOW)
 
     def prompt(self, request: TraceRequest) -> Prompt:
