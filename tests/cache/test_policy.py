@@ -28,15 +28,16 @@ def segment(
     tokens: int = 100,
     call_class: CallClass = CallClass.COLD,
     used_at: tuple[int, ...] = (0,),
+    live: bool = False,
     parent: Segment | None = None,
     kept: bool = True,
     state_bytes: int = 0,
 ) -> Segment:
-    """A segment first seen at the first of ``used_at``, and come back to at the others."""
+    """A segment first seen at the first of ``used_at`` and come back to at the others, then ``live`` or not."""
     made = Segment(parent, 0 if parent is None else parent.end, tokens_of([1] * tokens), owner="")
     made.call_class, made.last_used, made.last_turn = call_class, used_at[0], used_at[0]
     for tick in used_at[1:]:
-        made.note_use(tick, tick, call_class)
+        made.note_use(tick, tick, call_class, resident_tokens=made.end if live else 0)
     if kept:
         rows = Rows(memoryview(bytes(tokens * ROW_BYTES)), made.start, made.end, lambda: None)
         made.rows = rows.view(tokens)
@@ -58,6 +59,22 @@ def test_what_is_used_more_often_stays() -> None:
     often = segment(used_at=(0, 2, 4, 6))
     seldom = segment(used_at=(0, 7))
     assert cost_aware_at(8, often) > cost_aware_at(8, seldom)
+
+
+def test_what_is_live_whenever_it_is_used_goes_before_what_is_used_less_often() -> None:
+    """Its copy in RAM would save nothing as long as that goes on."""
+    often_live, seldom = segment(used_at=tuple(range(0, 20, 2)), live=True), segment(used_at=(0, 6, 12))
+    assert 0 < cost_aware_at(20, often_live) < cost_aware_at(20, seldom)
+    often_live.note_use(20, 20, CallClass.CONVERSATION)
+    often_live.note_use(22, 22, CallClass.CONVERSATION)
+    assert cost_aware_at(24, often_live) > cost_aware_at(24, seldom), "it has been missed since"
+
+
+def test_what_reaches_beyond_what_is_live_was_missed() -> None:
+    reaches, ends = segment(tokens=100), segment(tokens=100)
+    reaches.note_use(1, 1, CallClass.CONVERSATION, resident_tokens=99)
+    ends.note_use(1, 1, CallClass.CONVERSATION, resident_tokens=100)
+    assert (reaches.needed, ends.needed) == (1.0, 0.5)
 
 
 def test_what_is_overdue_goes_before_what_is_in_its_rhythm() -> None:

@@ -119,6 +119,14 @@ def test_a_split_leaves_the_hold_on_the_tail_and_the_upper_part_alive() -> None:
     assert tree.match(tokens_of([1, 2, 3, 4]), MINE).restorable == 4
 
 
+def test_both_parts_of_a_split_were_missed_as_often() -> None:
+    tree = SegmentTree()
+    keep_all(tree, [1, 2, 3, 4])
+    tree.touch(tree.match(tokens_of([1, 2, 3, 4]), MINE).chain, CallClass.COLD, resident_tokens=4)
+    keep_all(tree, [1, 2, 9])
+    assert [node.needed for node in tree.match(tokens_of([1, 2, 3, 4]), MINE).chain] == [0.5, 0.5]
+
+
 def test_the_least_by_the_key_goes_first() -> None:
     tree = SegmentTree()
     for first in (1, 2, 3):

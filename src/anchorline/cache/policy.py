@@ -18,6 +18,8 @@ NEXT_TURN = 0.5
 """How likely a conversation goes on from its newest tokens: it may go on beside them, or never."""
 NEWCOMER = 0.5
 """What is not kept yet counts so much less: else what is used about as often would take turns, and none be there."""
+NEEDED_MIN = 0.05
+"""What a live sequence has for every call counts at least so much: its cells may be taken for others."""
 LEFTOVER = 1e-9
 """What a side call's segments count in comparison with all others."""
 
@@ -47,8 +49,8 @@ def never(segment: Segment, moment: Moment) -> float:
 
 
 def cost_aware(segment: Segment, moment: Moment) -> float:
-    """Expected recomputed tokens saved per turn to come and per byte."""
-    saved = expected_uses(segment, tick=moment.tick, turn=moment.turn)
+    """Expected recomputed tokens saved per turn to come and per byte, beside what live sequences save."""
+    saved = expected_uses(segment, tick=moment.tick, turn=moment.turn) * max(segment.needed, NEEDED_MIN)
     if segment.rows is None:
         return saved / max(moment.bytes_per_token, 1.0)
     return saved * recomputed_tokens(segment, stateful=moment.stateful) / max(segment.kept_bytes, 1)

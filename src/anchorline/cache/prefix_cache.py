@@ -167,16 +167,17 @@ class PrefixCache:
                 return load
         return None
 
-    def note_call(self, prompt: Prompt) -> CallClass:
+    def note_call(self, prompt: Prompt, *, resident_tokens: int = 0) -> CallClass:
         """Note a use of what was seen of ``prompt``, kept or not, by a new call; its class.
 
+        A live sequence had its first ``resident_tokens``, so that nothing kept was needed for them.
         A guess at what comes next uses nothing, and takes only what is left over until it turns out right.
         """
         if prompt.guessed:
             return CallClass.SIDE
         seen = self._seen(prompt, prompt.tokens)
         call_class = classify(prompt, seen[-1].end if seen else 0)
-        self.tree.touch(seen, call_class)
+        self.tree.touch(seen, call_class, resident_tokens=resident_tokens)
         return call_class
 
     def _seen(self, prompt: Prompt, tokens: TokenArray) -> list[Segment]:

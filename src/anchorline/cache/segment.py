@@ -69,6 +69,7 @@ class Segment:
         "last_turn",
         "last_used",
         "leases",
+        "needed",
         "owner",
         "parent",
         "pins",
@@ -107,9 +108,12 @@ class Segment:
         """… and the turn."""
         self.use_gap: float | None = None
         """Turns between two such calls, smoothed; None while there was one."""
+        self.needed = 1.0
+        """The share of such calls that no live sequence held them for, smoothed."""
 
-    def note_use(self, tick: int, turn: int, call_class: CallClass) -> None:
-        """A call came back to these tokens."""
+    def note_use(self, tick: int, turn: int, call_class: CallClass, *, resident_tokens: int = 0) -> None:
+        """A call came back to these tokens; so many of its first were live."""
+        self.needed = (self.needed + (self.end > resident_tokens)) / 2
         elapsed = float(max(turn - self.last_turn, 1))
         gap = elapsed if self.use_gap is None else self.use_gap
         self.use_gap = (gap + elapsed) / 2

@@ -212,7 +212,8 @@ class SegmentTree:
         cost_before = _ghost_cost(node)
         upper = Segment(node.parent, node.start, node.tokens[:at], owner=node.owner)
         upper.last_used, upper.last_turn, upper.use_gap = node.last_used, node.last_turn, node.use_gap
-        upper.call_class, upper.absence, upper.stored = node.call_class, node.absence, node.stored
+        upper.needed, upper.call_class = node.needed, node.call_class
+        upper.absence, upper.stored = node.absence, node.stored
         if node.rows is not None:
             upper.rows = node.rows  # the two parts view what the one did
             self.kept[upper] = None
@@ -298,12 +299,12 @@ class SegmentTree:
         del self.kept[node]
         self.ghost_tokens += _ghost_cost(node)
 
-    def touch(self, nodes: Sequence[Segment], call_class: CallClass) -> None:
-        """Note that one more call held the tokens of ``nodes``, kept or not."""
+    def touch(self, nodes: Sequence[Segment], call_class: CallClass, *, resident_tokens: int = 0) -> None:
+        """Note that one more call held the tokens of ``nodes``, kept or not; so many of its first were live."""
         self._tick += 1
         self._turn += call_class is CallClass.CONVERSATION
         for node in nodes:
-            node.note_use(self._tick, self._turn, call_class)
+            node.note_use(self._tick, self._turn, call_class, resident_tokens=resident_tokens)
 
     def tokens_by_class(self) -> dict[CallClass, int]:
         """Kept tokens by the class of their segments."""
