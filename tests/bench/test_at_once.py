@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
@@ -14,11 +15,11 @@ from click.testing import CliRunner
 
 from anchorline.bench import agent
 from anchorline.bench.at_once import replay_at_once, side_by_side
-from anchorline.bench.calls import PeerAnswer
+from anchorline.bench.calls import PeerAnswer, gaps_seconds
 from anchorline.bench.client import CallFailed, Client
 from anchorline.bench.oracle import Tokens
 from anchorline.bench.process import start_anchorline
-from anchorline.bench.trace import Trace, chat_only, limited, mix_members, read_trace
+from anchorline.bench.trace import CHAT_PATH, Trace, TraceRequest, chat_only, limited, mix_members, read_trace
 from anchorline.cli.main import cli
 from tests.support.traces import body_of, trace_of
 
@@ -74,6 +75,19 @@ def test_the_peer_gets_the_same_prompts_side_by_side(traces: list[Trace], client
     assert sorted(peer.prompts) == sorted(sent)
     assert report.peer_name == "together"
     assert report.peer_prefilled_tokens == report.prompt_tokens
+
+
+def test_between_calls_passes_what_passed_when_they_were_recorded(client: Client) -> None:
+    body = body_of(agent.user("wait"))
+    times = ((0.0, 1.0), (3.0, 4.0), (4.5, 5.0))
+    requests = tuple(
+        TraceRequest(path=CHAT_PATH, body=body, arrival_seconds=start, end_seconds=end) for start, end in times
+    )
+    trace = Trace(name="slow", requests=requests)
+    assert gaps_seconds(trace, 1.0) == [0.0, 2.0, 0.5]
+    assert gaps_seconds(trace, 10.0) == [0.0, 0.2, 0.05]
+    assert gaps_seconds(trace, math.inf) == [0.0, 0.0, 0.0]
+    assert replay_at_once([trace], client.url, name="slow", pace=1.0).wall_seconds >= 2.5
 
 
 def test_a_prompt_that_two_traces_send_at_once_costs_once(client: Client) -> None:

@@ -192,13 +192,19 @@ def test_what_does_not_go_together_is_named(trace: Path, arguments: tuple[str, .
 
 @pytest.mark.parametrize(
     "arguments",
-    [("--pace", "2"), ("--concurrency", "2"), ("--html", "page.html"), ("--no-salt",), ("--model-name", "m")],
+    [("--concurrency", "2"), ("--html", "page.html"), ("--no-salt",), ("--model-name", "m")],
     ids=" ".join,
 )
 def test_what_is_about_a_running_server_needs_one(trace: Path, arguments: tuple[str, ...]) -> None:
     result = replay(trace, *arguments)
     assert result.exit_code == 2
     assert f"{arguments[0]} needs --url" in result.stderr
+
+
+def test_a_pace_needs_a_running_server_or_traces_at_once(trace: Path) -> None:
+    result = replay(trace, "--pace", "2")
+    assert result.exit_code == 2
+    assert "--pace needs --at-once, or --url" in result.stderr
 
 
 def test_a_trace_without_words_needs_a_running_server(tmp_path: Path, url: str) -> None:

@@ -44,6 +44,14 @@ def test_each_policy_has_a_row_for_each_budget(trace: Path) -> None:
     assert rows[0]["prefilled_tokens"] == rows[0]["oracle_tokens"]
 
 
+def test_a_pace_needs_agents_side_by_side(trace: Path) -> None:
+    result = simulate(trace, "--pace", "recorded")
+    assert result.exit_code == 2
+    assert "--pace needs --at-once" in result.stderr
+    result = simulate(trace, "--pace", "recorded", "--at-once", "--cache-ram", "1", "--json")
+    assert result.exit_code == 0, result.output
+
+
 @pytest.mark.parametrize("budget", ["1/0", "3/2", "0/1", "a/b"])
 def test_what_is_no_share_is_refused(trace: Path, budget: str) -> None:
     result = simulate(trace, "--cache-ram", budget)

@@ -111,7 +111,7 @@ def test_idle_sequences_make_room_for_a_merged_segment_of_which_a_part_is_wanted
     wanted = 100
     match = harness.cache.match(make_prompt(ids), make_prompt(ids).tokens)
     largest = max(span.cells_end for span in restore_spans(match, 0, wanted))
-    harness.loop.idle.keep(0, DropReason.SURPLUS)
+    harness.loop.idle.drop_all(DropReason.SURPLUS)
     ask(harness, [47] * 200)
     assert wanted + 10 < harness.loop.pool.free_cells < largest
     recorder = ask(harness, [*ids[:wanted], 47, 46, 45, 44])

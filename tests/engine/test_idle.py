@@ -10,6 +10,7 @@ from anchorline.cache.prompt import Prompt
 from anchorline.config import EngineConfig, ModelConfig
 from anchorline.engine.caches import make_cache
 from anchorline.engine.idle import DropReason
+from anchorline.engine.live import LiveSequence
 from anchorline.engine.loop import EngineLoop
 from anchorline.engine.request import CallReport, GenerationRequest, PlanKind, SampledToken
 from anchorline.engine.stream import open_call
@@ -18,7 +19,7 @@ from anchorline.llama.model import Model, load_model
 from tests.engine.exact import conversation
 from tests.engine.harness import Harness, Ticker, make_cells_dear, make_prompt
 from tests.support.consumer import Recorder
-from tests.support.fake_runtime import FakeRuntime, expected_reply
+from tests.support.fake_runtime import CELL_BYTES, FakeRuntime, expected_reply
 from tests.support.runtimes import make_runtime, random_tokens
 
 HEAD = 20
@@ -331,3 +332,82 @@ def _there_and_back(model: Model, *, dear: bool) -> CallReport:
         return ask(second)
     finally:
         runtime.close()
+
+
+def spacious(*, spare: int, cache_bytes: int = 1, resident_idle: int = 1) -> Harness:
+    """Cells for several conversations, and so many sequence ids more than were asked for."""
+    runtime = FakeRuntime(context_tokens=4000, sequences=2 + resident_idle + spare)
+    return Harness(runtime, parallel=2, resident_idle=resident_idle, cache_bytes=cache_bytes, eviction="none")
+
+
+def long(name: int) -> Prompt:
+    return make_prompt([name, *(n * name % 40 for n in range(399))])
+
+
+def names_of(sequences: list[LiveSequence]) -> list[int]:
+    return [int(live.prompt.tokens[0]) for live in sequences]
+
+
+def test_what_nothing_else_keeps_stays_while_there_are_ids() -> None:
+    harness = spacious(spare=2)
+    for name in (3, 7, 11, 13, 17):
+        harness.ask(long(name))
+    assert names_of(harness.loop.pool.idle()) == [7, 11, 13, 17], "three before the last call began"
+    assert harness.loop.idle.dropped == {DropReason.SURPLUS: 1}
+    assert harness.report(long(11)).prefilled_tokens == 1
+
+
+def test_what_host_ram_keeps_leaves_beyond_the_limit_before_what_it_does_not() -> None:
+    harness = spacious(spare=1, cache_bytes=CELL_BYTES * 500)
+    assert harness.cache is not None
+    for name in (3, 7, 3, 11, 13):
+        harness.ask(long(name))
+    kept = {name: harness.cache.match(long(name), long(name).tokens).restorable for name in (3, 7, 11)}
+    assert kept[3] == 400
+    assert max(kept[7], kept[11]) < 400 - 256
+    assert names_of(harness.loop.pool.idle()) == [7, 11, 13]
+
+
+def test_no_more_stay_than_were_asked_for_while_host_ram_has_much_room() -> None:
+    harness = spacious(spare=2, cache_bytes=1 << 20)
+    for name in (3, 7, 11):
+        harness.ask(long(name))
+    assert names_of(harness.loop.pool.idle()) == [7, 11], "one before the last call began"
+
+
+def test_what_host_ram_may_have_to_push_out_stays() -> None:
+    harness = spacious(spare=2, cache_bytes=CELL_BYTES * 1500)
+    for name in (3, 7, 11):
+        harness.ask(long(name))
+    assert names_of(harness.loop.pool.idle()) == [3, 7, 11]
+
+
+def test_no_more_stay_than_were_asked_for_without_ids_to_spare() -> None:
+    harness = spacious(spare=0)
+    for name in (3, 7, 11):
+        harness.ask(long(name))
+    assert names_of(harness.loop.pool.idle()) == [7, 11], "one before the last call began"
+
+
+def test_who_is_kept_in_host_ram_makes_room_before_who_was_used_longer_ago() -> None:
+    harness = spacious(spare=2, cache_bytes=CELL_BYTES * 500, resident_idle=3)
+    for name in (3, 7, 11):
+        harness.ask(long(name))
+    harness.ask(long(3))
+    assert names_of(harness.loop.idle.in_order()) == [3, 7, 11], "the one used last comes back from host RAM"
+
+
+def needed(harness: Harness, prompt: Prompt) -> list[float]:
+    assert harness.cache is not None
+    return [segment.needed for segment in harness.cache.match(prompt, prompt.tokens).chain]
+
+
+def test_what_live_sequences_serve_is_not_needed_of_the_host_tier() -> None:
+    harness = spacious(spare=0, cache_bytes=1 << 20)
+    for _ in range(4):
+        harness.ask(long(3))
+    assert max(needed(harness, long(3))) < 0.2
+    for name in (7, 11):
+        harness.ask(long(name))
+    assert harness.report(long(3)).plan is PlanKind.RESTORE
+    assert min(needed(harness, long(3))) > 0.5

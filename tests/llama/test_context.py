@@ -22,6 +22,16 @@ from tests.support.runtimes import feed, make_runtime, random_tokens
 TOKENS = random_tokens(80)
 
 
+@pytest.mark.parametrize(("architecture", "spare"), [("llama", 14), ("gemma3", 0), ("qwen35", 0), ("mamba", 0)])
+def test_ids_are_spared_where_they_cost_nothing(architecture: str, spare: int) -> None:
+    model = load_model(ModelConfig(model=f"test:{architecture}"))
+    try:
+        assert context.with_spare_ids(model, 6) == 6 + spare
+        assert context.with_spare_ids(model, 250) == 250 + min(spare, 5)
+    finally:
+        model.close()
+
+
 @pytest.mark.parametrize(
     "options",
     [

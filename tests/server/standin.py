@@ -185,6 +185,7 @@ class StandInEngine:
             preemptions=6,
             dropped_idle=Counter(crowding=41),
             shortened_idle=42,
+            awaited_returns=43,
             host_budget_bytes=1 << 30,
             host_used_bytes=7,
             host_segments=8,

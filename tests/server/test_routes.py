@@ -336,6 +336,7 @@ async def test_metrics_count_requests_calls_and_the_engine(here: Site) -> None:
     assert value("preemptions_total") == 6
     assert value("dropped_idle_total", reason="crowding") == 41
     assert value("shortened_idle_total") == 42
+    assert value("awaited_returns_total") == 43
     assert value("waiting_requests") == 2
     assert value("held_requests") == 1
     assert value("host_used_bytes") == 7

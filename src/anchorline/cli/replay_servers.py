@@ -35,6 +35,7 @@ class Options:
     limit: int | None
     at_cuts: bool
     at_once: bool
+    pace: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

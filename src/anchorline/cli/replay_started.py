@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import click
 from rich.console import Console
@@ -34,6 +36,8 @@ def run(paths: Sequence[Path], options: Options, *, mixed: bool, max_ratio: floa
     """Replay, print what was found, and judge it. Raises ConfigError, CallFailed or ReplayFailed."""
     if options.at_once and options.compare:
         raise ConfigError("--at-once compares no answers: leave out --compare-no-cache")
+    if not options.at_once and math.isfinite(options.pace):
+        raise ConfigError("--pace needs --at-once, or --url: between calls that follow each other time changes nothing")
     for path in filter(is_block_trace, paths):
         raise ConfigError(f"{path} has hash_ids and no words: such a trace needs --url")
     traces = read_chat_traces(paths)
@@ -102,7 +106,7 @@ def _replay_one(trace: Trace, options: Options, model: ModelFiles, console: Cons
             at_cuts=options.at_cuts,
             progress=_shown(stack, console, f"{trace.name}: {len(trace.requests)} calls"),
         )
-    return dataclasses.replace(report, settings=dataclasses.asdict(options))
+    return dataclasses.replace(report, settings=_settings(options))
 
 
 def _replay_at_once(
@@ -116,9 +120,15 @@ def _replay_at_once(
             peer=start_peer(stack, options, model) if options.peer is not None else None,
             max_tokens=options.max_tokens,
             at_cuts=options.at_cuts,
+            pace=options.pace,
             progress=_shown(stack, console, f"{name}: {sum(len(t.requests) for t in traces)} calls at once"),
         )
-    return dataclasses.replace(report, settings=dataclasses.asdict(options))
+    return dataclasses.replace(report, settings=_settings(options))
+
+
+def _settings(options: Options) -> dict[str, Any]:
+    """As JSON can have them."""
+    return {**dataclasses.asdict(options), "pace": options.pace if math.isfinite(options.pace) else None}
 
 
 def _shown(stack: ExitStack, console: Console, what: str) -> Callable[[CallRecord], None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
@@ -17,7 +18,7 @@ from anchorline.cache.policy import EVICTION
 from anchorline.cli.suggest import SuggestingCommand
 from anchorline.cli.tables import show_table
 from anchorline.cli.traces import read_chat_traces
-from anchorline.cli.values import format_size, parse_size
+from anchorline.cli.values import PaceType, format_size, parse_size
 from anchorline.config import EngineConfig, ModelConfig
 from anchorline.llama.model import load_model
 from anchorline.numbers import IntegerRangeType
@@ -121,6 +122,13 @@ class Row:
     show_default=True,
     help="Bytes of one saved state; 0 simulates plain attention.",
 )
+@click.option(
+    "--pace",
+    type=PaceType(),
+    default="none",
+    show_default=True,
+    help="With --at-once, time between calls: recorded, so many times as fast, or none.",
+)
 @click.option("--limit", type=IntegerRangeType(1), default=None, help="Only so many calls of each trace.")
 @click.option(
     "--model", default="test:llama", show_default=True, help="Whose vocabulary and template make the prompts."
@@ -139,6 +147,7 @@ def simulate(
     context_tokens: int,
     bytes_per_token: int,
     state_bytes: int,
+    pace: float,
     limit: int | None,
     model: str,
     as_json: bool,
@@ -148,11 +157,13 @@ def simulate(
     TRACE is a file that 'anchorline record' wrote; calls other than chat completions are left out. Engine and cache
     are the server's own, over a runtime that computes nothing: no weights are loaded.
     """
+    if not at_once and math.isfinite(pace):
+        raise click.UsageError("--pace needs --at-once: between calls that follow each other time changes nothing")
     traces = [limited(each, limit) for each in read_chat_traces(trace)]
     loaded = load_model(ModelConfig(model=model), weights=False)
     try:
         source = PromptSource(loaded)
-        sets = _call_sets(traces, source, mixed=mixed, at_once=at_once)
+        sets = _call_sets(traces, source, mixed=mixed, at_once=at_once, pace=pace)
         vocab_size = loaded.info.vocab_size
     finally:
         loaded.close()
@@ -172,11 +183,11 @@ def simulate(
 
 
 def _call_sets(
-    traces: Sequence[Trace], source: PromptSource, *, mixed: bool, at_once: bool
+    traces: Sequence[Trace], source: PromptSource, *, mixed: bool, at_once: bool, pace: float
 ) -> dict[str, list[SimulatedCall]]:
     if at_once:
         members = mix_members(traces) if mixed else traces
-        return {"mix" if mixed else "all": all_at_once(members, source)}
+        return {"mix" if mixed else "all": all_at_once(members, source, pace=pace)}
     return {t.name: one_after_another(t, source) for t in ([mix(traces)] if mixed else traces)}
 
 

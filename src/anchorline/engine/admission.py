@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from anchorline.cache.chains import restore_spans
@@ -23,10 +23,11 @@ from anchorline.engine.order import Waiting, choose_next
 from anchorline.engine.prospect import PLAN_KINDS, Prospector, ends_of, plan_kind
 from anchorline.engine.request import MissReason, PlanKind
 from anchorline.engine.restoring import Restorer
+from anchorline.engine.returns import Returns
 from anchorline.engine.saving import Saver
 from anchorline.engine.sharing import Prefilling, choose_wait
 from anchorline.engine.speeds import SpeedMeter
-from anchorline.engine.stream import Asked, Clock, Hold, LoadHold, Restoration, Stream
+from anchorline.engine.stream import Asked, Clock, Hold, LoadHold, Restoration, ReturnHold, Stream
 from anchorline.errors import BackendFailure
 from anchorline.llama.interface import Runtime
 
@@ -40,7 +41,29 @@ class Outcome(Enum):
     NO_ROOM = auto()
     """The pool has too few free cells."""
     HELD = auto()
-    """It waits until another stream has prefilled what both share, or for the disk tier (``Stream.hold``)."""
+    """It waits: for another stream's prefill of what both share, for the disk tier, or for a conversation to come
+    back (``Stream.hold``)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Room:
+    """The cells that a stream takes before it runs, and who could give them."""
+
+    own_cells: int
+    """Of its tokens that are not live yet."""
+    wanted_cells: int
+    """With those that its imports take for a while."""
+    resident_tokens: int
+    """Its first, which are live."""
+    going_on: LiveSequence | None
+    """The sequence that it goes on from, and that gives up what lies behind them."""
+    kept_tokens: dict[LiveSequence, int]
+    """The idle sequences that can give cells, in order, and how many of its first tokens each keeps."""
+
+    @property
+    def most_given(self) -> int:
+        """How many cells all of them could give."""
+        return sum(live.length - max(live.shared, tokens) for live, tokens in self.kept_tokens.items())
 
 
 @dataclass(slots=True, kw_only=True)
@@ -63,6 +86,9 @@ class Admission:
     running: Sequence[Stream]
     max_passes: int
     """So many streams may start before one that came earlier."""
+    returns: Returns = field(default_factory=Returns)
+    awaited_returns: int = 0
+    """How often a stream was held for a conversation to come back."""
 
     @property
     def stateful(self) -> bool:
@@ -71,11 +97,12 @@ class Admission:
     def admit(self, stream: Stream) -> Outcome:
         """Try to start ``stream``; when it must wait on, nothing changed but the idle sequences, and its hold."""
         started = self.clock()
+        has_waited = isinstance(stream.hold, ReturnHold)
         self._end_hold(stream, started)
         prospect = self.prospector.look(stream, self.prospector.match(stream))
         stream.hold = self._hold(stream, prospect.plan, started)
         if stream.hold is None and prospect.plan.load_bytes:
-            stream.hold = self._load(stream, started)
+            stream.hold = self._load(stream, prospect.plan, started)
             if stream.hold is None:
                 prospect = self.prospector.look(stream, self.prospector.match(stream))
         if stream.hold is not None:
@@ -86,7 +113,14 @@ class Admission:
         source = None if plan.sequence is None else self.pool[plan.sequence]
         if stream.call.request.background:
             self._succeed(stream, plan, source)
-        if not self._make_room(stream, plan, source, import_end=self._import_end(match, plan)):
+        room = self._room(stream, plan, source, import_end=self._import_end(match, plan))
+        if self.running and self.pool.free_cells + room.most_given <= room.own_cells:
+            return Outcome.NO_ROOM
+        if not has_waited:  # who did to the end waits no more unless something comes or ends
+            stream.hold = self._await_return(stream, room, started)
+        if stream.hold is not None:
+            return Outcome.HELD
+        if not self._make_room(room):
             return Outcome.NO_ROOM
         live = self._seat(stream, plan, source)
         if not stream.call.request.background:  # nobody waits for those
@@ -112,18 +146,19 @@ class Admission:
             )
             restoration.plan_seconds, restoration.restore_seconds = planned - started, restored - planned
             stream.call.restoration = restoration
-            self._note_call(stream)
+            self._note_call(stream, plan)
             if self.cache is not None and self.cache.disk is not None:
                 self.cache.disk.note_use(segment for segment in match.path if segment.start < live.length)
             if stream.call.request.on_admitted is not None:
                 stream.call.request.on_admitted(stream.call.report(restored))
         return Outcome.STARTED
 
-    def _note_call(self, stream: Stream) -> None:
+    def _note_call(self, stream: Stream, plan: Plan) -> None:
         """Note the use of what was seen of a call's prompt, once."""
         call = stream.call
         if self.cache is not None and call.request.use_cache and call.call_class is None:
-            call.call_class = self.cache.note_call(call.prompt)
+            resident_tokens = plan.resident_tokens + 1  # the last of a prompt is computed in any case
+            call.call_class = self.cache.note_call(call.prompt, resident_tokens=resident_tokens)
 
     def preview(self, stream: Stream, *, keep_idle: int) -> Restoration:
         """What ``stream`` would begin with if it were admitted now. Changes nothing.
@@ -159,9 +194,10 @@ class Admission:
     def may_be_passed(self, stream: Stream) -> bool:
         """Whether one more stream that came later may start before ``stream``.
 
-        Not once its call has begun, nor when it was held until now.
+        Not once its call has begun, nor when it was held until now; unless that was to let another go first.
         """
-        fresh = stream.call.admitted_seconds is None and stream.hold is None
+        held = stream.hold is not None and not isinstance(stream.hold, ReturnHold)
+        fresh = stream.call.admitted_seconds is None and not held
         return fresh and stream.passes < self.max_passes
 
     def _held_tokens(self, stream: Stream) -> int:
@@ -182,25 +218,24 @@ class Admission:
         """The idle sequences that would be dropped before ``stream`` starts, if it were the next."""
         best = self._closest(stream)
         used = best.sequence if best is not None and self.max_passes and _may_well_go_on(best) else None
-        idle = sorted((live.id for live in self.pool.idle()), key=lambda sequence: sequence == used)
-        return idle[: max(0, len(idle) - keep)]
+        return [live.id for live in self.idle.surplus(keep, used=used)]
 
     # -- hold ---------------------------------------------------------------------------------
 
     @staticmethod
     def _end_hold(stream: Stream, now: float) -> None:
-        if stream.hold is not None and stream.call.admitted_seconds is None:
-            held_seconds = now - stream.hold.started_seconds
-            if isinstance(stream.hold, LoadHold):
-                stream.call.load_seconds += held_seconds
-            else:
-                stream.call.sharing_seconds += held_seconds
+        hold, call = stream.hold, stream.call
+        if call.admitted_seconds is None:
+            if isinstance(hold, LoadHold):
+                call.load_seconds += now - hold.started_seconds
+            elif isinstance(hold, Hold):
+                call.sharing_seconds += now - hold.started_seconds
         stream.hold = None
 
-    def _load(self, stream: Stream, now: float) -> LoadHold | None:
+    def _load(self, stream: Stream, plan: Plan, now: float) -> LoadHold | None:
         """Let ``stream`` wait for what it can use of the disk tier; None when the host tier has no room for it."""
         assert self.cache is not None
-        self._note_call(stream)  # room is made by what its segments are worth now that they are used
+        self._note_call(stream, plan)  # room is made by what its segments are worth now that they are used
         match = self.prospector.match(stream)
         limit = stream.buffer.count - 1
         prefill_seconds = (limit - match.restorable) * self.meter.speeds.prefill_seconds_per_token
@@ -245,35 +280,68 @@ class Admission:
         spans = restore_spans(match, plan.resident_tokens, plan.restored_tokens)
         return max((span.cells_end for span in spans), default=0)
 
-    def _make_room(self, stream: Stream, plan: Plan, source: LiveSequence | None, *, import_end: int) -> bool:
-        """Shorten idle sequences, oldest first, until the stream's own cells fit, and if they can those to import.
+    def _room(self, stream: Stream, plan: Plan, source: LiveSequence | None, *, import_end: int) -> _Room:
+        """What ``stream`` needs, and what the idle sequences could give. Changes nothing.
 
         Of one that is to be forked what the fork shares stays.
         """
         own_cells = stream.buffer.count - plan.resident_tokens
-        wanted_cells = max(own_cells, import_end - plan.resident_tokens)
         going_on = source if plan.source is Source.CONTINUE else None
         may_shorten = plan.source is Source.FORK and self.runtime.capabilities.can_trim
-        kept = {
-            live: plan.resident_tokens if live is source else 0
-            for live in self.pool.idle()
-            if live is not source or live is going_on or may_shorten
-        }
-        most_cells = self.pool.free_cells + sum(live.length - max(live.shared, tokens) for live, tokens in kept.items())
-        if self.running and most_cells <= own_cells:
-            return False
-        for live, tokens in kept.items():
-            missing_cells = wanted_cells + 1 - self._room(going_on, plan)
+        return _Room(
+            own_cells=own_cells,
+            wanted_cells=max(own_cells, import_end - plan.resident_tokens),
+            resident_tokens=plan.resident_tokens,
+            going_on=going_on,
+            kept_tokens={
+                live: plan.resident_tokens if live is source else 0
+                for live in self.idle.in_order()
+                if live is not source or live is going_on or may_shorten
+            },
+        )
+
+    def _free_cells(self, room: _Room) -> int:
+        """With those that the sequence that the stream goes on from gives up."""
+        given_up = 0 if room.going_on is None else self.pool.gives_up(room.going_on, room.resident_tokens)
+        return self.pool.free_cells + given_up
+
+    def _make_room(self, room: _Room) -> bool:
+        """Shorten idle sequences in their order until the stream's own cells fit, and if they can those to import."""
+        for live, tokens in room.kept_tokens.items():
+            missing_cells = room.wanted_cells + 1 - self._free_cells(room)
             if missing_cells <= 0:
                 return True
-            if live is not going_on:
+            if live is not room.going_on:
                 self.idle.shorten(live, missing_cells, kept_tokens=tokens)
-        return self._room(going_on, plan) > own_cells or not self.running
+        return self._free_cells(room) > room.own_cells or not self.running
 
-    def _room(self, going_on: LiveSequence | None, plan: Plan) -> int:
-        """Free cells, with those that the sequence that a plan goes on from gives up."""
-        given_up = 0 if going_on is None else self.pool.gives_up(going_on, plan.resident_tokens)
-        return self.pool.free_cells + given_up
+    def _await_return(self, stream: Stream, room: _Room, now: float) -> ReturnHold | None:
+        """Whose return ``stream`` should wait for, rather than take cells that cannot be filled without a prefill."""
+        if stream.call.request.background or not self.max_passes or not self.may_be_passed(stream):
+            return None
+        latest = now
+        missing_cells = room.own_cells + 1 - self._free_cells(room)
+        for live, tokens in room.kept_tokens.items():
+            if missing_cells <= 0:
+                break
+            if live is room.going_on:
+                continue
+            cells = min(missing_cells, live.length - max(live.shared, tokens))
+            missing_cells -= cells
+            loss_seconds = self.idle.lost_tokens(live, cells) * self.meter.token_seconds
+            idle_seconds = now - live.idle_since_seconds
+            latest = max(latest, now + self.returns.wait_seconds(idle_seconds, loss_seconds))
+        if latest == now:
+            return None
+        self.awaited_returns += 1
+        log.debug("%s waits %.3f s for a conversation to come back", stream.call.request.id, latest - now)
+        return ReturnHold(latest, self.clock)
+
+    def note_arrival(self, stream: Stream) -> None:
+        """Learn from a new call how long the conversation that it goes on with took to come back."""
+        best = self._closest(stream)
+        if best is not None and not best.busy and _may_well_go_on(best):
+            self.returns.note(self.clock() - self.pool[best.sequence].idle_since_seconds)
 
     def _ahead(self, stream: Stream, plan: Plan) -> Ahead:
         """What the stream will do, and reply as long as others lately."""

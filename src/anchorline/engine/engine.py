@@ -296,10 +296,14 @@ class Engine:
         looks = self._watch is not None or bool(self._loop.waiting)
         while True:
             try:
-                yield self._inbox.get(waits, CHECK_SECONDS if looks else None)
+                yield self._inbox.get(waits, self._rest_seconds() if looks else None)
             except Empty:
                 return
             waits = False
+
+    def _rest_seconds(self) -> float:
+        """How long to wait for commands before time itself has to be looked at."""
+        return min(CHECK_SECONDS, max(0.0, self._loop.due_seconds - self._clock()))
 
     def _handle(self, command: Call | Asked | _Cancel | _Told) -> None:
         if isinstance(command, Call):
@@ -351,6 +355,7 @@ class Engine:
             preemptions=loop.preemptions,
             dropped_idle=loop.idle.dropped.copy(),
             shortened_idle=loop.idle.shortened,
+            awaited_returns=loop.awaited_returns,
             cache_fault=self._cache_fault,
             seals=replace(loop.seals.counters),
         )

@@ -18,6 +18,12 @@ from anchorline.llama.interface import Runtime
 
 log = logging.getLogger("anchorline.engine")
 
+LOSS_TOKENS_MIN = 256
+"""To prefill less than this again is not worth the cells of a sequence used later."""
+LOSS_TOKENS_MAX = 1536
+"""So many tokens at its end tell how a sequence would be missed."""
+HOST_FREE_SHARE = 0.5
+"""With less than this free, what the host tier keeps today may have to go before it is asked for."""
 HOST_SHARE_MAX = 0.25
 """What takes more of the host tier than this is not left to it alone: it might go before it comes back."""
 
@@ -42,6 +48,8 @@ class IdleSequences:
     cache: PrefixCache | None
     saver: Saver
     meter: SpeedMeter
+    spare_ids: int
+    """Beyond those that streams and --resident-idle need."""
     dropped: Counter[str] = field(default_factory=Counter)
     """By ``DropReason``."""
     shortened: int = 0
@@ -52,13 +60,26 @@ class IdleSequences:
         self.pool.drop(live)
         self.dropped[reason] += 1
 
+    def in_order(self) -> list[LiveSequence]:
+        """Who makes room first: what comes back from the host tier to its end; of either kind the longest unused."""
+        return sorted(self.pool.idle(), key=lambda live: (self._is_lost(live), live.last_used))
+
+    def _is_lost(self, live: LiveSequence) -> bool:
+        """Whether what lies at its end would have to be prefilled again."""
+        return self.lost_tokens(live, LOSS_TOKENS_MAX) >= LOSS_TOKENS_MIN
+
+    def lost_tokens(self, live: LiveSequence, cells: int) -> int:
+        """How many of its last ``cells`` tokens would have to be prefilled again; what is still being saved counts."""
+        kept = 0 if self.cache is None else self._kept_tokens(live, self.cache)
+        return min(cells, live.length - kept)
+
     def make_room(self, cells: int) -> bool:
-        """Shorten the least recently used by ``cells``; of a stateful model drop all. False when none is idle."""
-        idle = self.pool.idle()
+        """Shorten the first in order by ``cells``; of a stateful model drop all. False when none is idle."""
+        idle = self.in_order()
         if idle and self.runtime.capabilities.can_trim:
             self.shorten(idle[0], cells)
             return True
-        return self.keep(0, DropReason.NO_ROOM)
+        return self.drop_all(DropReason.NO_ROOM)
 
     def shorten(self, live: LiveSequence, cells: int, *, kept_tokens: int = 0) -> None:
         """Free the last ``cells`` of a sequence or more, but none of its first ``kept_tokens``.
@@ -89,13 +110,39 @@ class IdleSequences:
         spans = restore_spans(match, 0, match.restorable)
         return next((span.start for span in spans if span.start < position < span.end), position)
 
-    def keep(self, number: int, reason: DropReason) -> bool:
-        """Drop the least recently used beyond ``number``; True when one went."""
+    def surplus(self, number: int, *, used: int | None = None) -> list[LiveSequence]:
+        """Who leaves when ``number`` are to stay; the sequence ``used`` last of its kind.
+
+        As long as there are ids to spare not who would be lost with its cells, nor anybody while the host tier may
+        have to push something out.
+        """
+        may_lose = self._is_host_short()
+        order = sorted(self.in_order(), key=lambda live: (self._is_lost(live), live.id == used))
+        beyond, beyond_spare = len(order) - number, len(order) - number - self.spare_ids
+        return [
+            live
+            for place, live in enumerate(order)
+            if place < beyond_spare or (place < beyond and not may_lose and not self._is_lost(live))
+        ]
+
+    def _is_host_short(self) -> bool:
+        if self.cache is None:
+            return True
+        arena = self.cache.arena
+        return arena.limit_bytes - arena.used_bytes < HOST_FREE_SHARE * arena.limit_bytes
+
+    def keep(self, number: int) -> None:
+        """Drop the surplus beyond ``number``."""
+        if len(self.pool.idle()) > number:
+            for live in self.surplus(number):
+                self.drop(live, DropReason.SURPLUS)
+
+    def drop_all(self, reason: DropReason) -> bool:
+        """False when none is idle."""
         idle = self.pool.idle()
-        surplus = idle[: max(0, len(idle) - number)]
-        for live in surplus:
+        for live in idle:
             self.drop(live, reason)
-        return bool(surplus)
+        return bool(idle)
 
     def make_way(self, ahead: Ahead) -> None:
         """Drop what would slow a call that has its sequence by more than it is worth.

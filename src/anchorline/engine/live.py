@@ -54,6 +54,7 @@ class LiveSequence:
         "busy",
         "call_class",
         "id",
+        "idle_since_seconds",
         "last_used",
         "length",
         "prompt",
@@ -71,6 +72,8 @@ class LiveSequence:
         self.busy = True
         self.call_class = CallClass.COLD
         """Of the call that it runs for, or ran for last."""
+        self.idle_since_seconds = 0.0
+        """When its last call ended, once one has."""
         self.last_used = 0
         self.shared_with: LiveSequence | None = None
         self.shared = 0

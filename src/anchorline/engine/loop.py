@@ -10,6 +10,7 @@ import logging
 from collections import deque
 from collections.abc import Iterator
 from itertools import islice
+from math import inf
 
 from anchorline.cache.prefix_cache import PrefixCache
 from anchorline.config import EngineConfig
@@ -26,7 +27,7 @@ from anchorline.engine.saving import Saver
 from anchorline.engine.schedule import prefill_tokens, share_batch
 from anchorline.engine.sealing import SealLedger, giving_way
 from anchorline.engine.speeds import LOAD_TOKENS_MIN, PREFILL_TOKENS_MIN, SpeedMeter
-from anchorline.engine.stream import Call, Clock, Stream
+from anchorline.engine.stream import Call, Clock, ReturnHold, Stream
 from anchorline.errors import AnchorlineError, BackendFailure, Cancelled, ConstraintFailure
 from anchorline.llama.interface import DecodeStatus, Runtime
 
@@ -56,7 +57,14 @@ class EngineLoop:
             runtime.capabilities, runtime.limits
         )
         self._saver = Saver(runtime, cache)
-        self.idle = IdleSequences(runtime=runtime, pool=self.pool, cache=cache, saver=self._saver, meter=self.meter)
+        self.idle = IdleSequences(
+            runtime=runtime,
+            pool=self.pool,
+            cache=cache,
+            saver=self._saver,
+            meter=self.meter,
+            spare_ids=max(0, runtime.limits.sequences - self._parallel - self._resident_idle),
+        )
         self._admission = Admission(
             runtime=runtime,
             pool=self.pool,
@@ -95,6 +103,17 @@ class EngineLoop:
                 return
 
     @property
+    def due_seconds(self) -> float:
+        """When a stream's wait ends by the clock alone, while there is no other work; infinity where none does."""
+        holds = (stream.hold for stream in self.waiting)
+        return min((hold.until_seconds for hold in holds if isinstance(hold, ReturnHold)), default=inf)
+
+    @property
+    def awaited_returns(self) -> int:
+        """How often a call waited for a conversation to come back, whose cells it would have taken."""
+        return self._admission.awaited_returns
+
+    @property
     def pending_saves(self) -> int:
         return len(self._saver)
 
@@ -127,8 +146,10 @@ class EngineLoop:
                 self.seals.delayed(self._clock() - call.queued_seconds)
             self.cancel(other, Cancelled("it was made ahead of need, and there is other work"))
         if call not in ended:
+            if not call.request.background:
+                self._admission.note_arrival(call.streams[0])
             self.waiting.append(call.streams[0])
-            self._blocked = False
+            self._try_again()
         return ended
 
     def cancel(self, call: Call, error: AnchorlineError | None = None) -> None:
@@ -139,7 +160,7 @@ class EngineLoop:
             if stream in self.running:
                 self._leave(stream)
             stream.close()
-        self._blocked = False
+        self._try_again()
         call.fail(error or Cancelled("the request was cancelled"), self._clock())
 
     def preview(self, call: Call) -> None:
@@ -173,7 +194,7 @@ class EngineLoop:
             left.remove(stream)
             if stream.call.request.background and self._saver.has_work:
                 return  # it would have to finish what a step can interrupt
-            self.idle.keep(self._resident_idle, DropReason.SURPLUS)
+            self.idle.keep(self._resident_idle)
             outcome = self._admission.admit(stream)
             if outcome is Outcome.NO_ROOM:
                 self._blocked = True
@@ -301,7 +322,7 @@ class EngineLoop:
         if stream.choice or call.forked or stream.generated or len(call.streams) == 1:
             return []
         call.forked = True
-        self.idle.keep(self._resident_idle, DropReason.SURPLUS)
+        self.idle.keep(self._resident_idle)
         assert stream.live is not None
         forked: list[Stream] = []
         left = call.streams[1:]
@@ -313,7 +334,7 @@ class EngineLoop:
         except BackendFailure as failure:
             log.info("a choice is computed on its own: %s", failure)
         self.waiting.extendleft(reversed(left))
-        self._blocked = False
+        self._try_again()
         return forked
 
     def _sample_all(self, choosing: list[tuple[Stream, int]]) -> list[Call]:
@@ -333,6 +354,13 @@ class EngineLoop:
                 ended.append(stream.call)
         return ended
 
+    def _try_again(self) -> None:
+        """Something came or ended: look again at what found no room, or waited for a conversation."""
+        self._blocked = False
+        for stream in self.waiting:
+            if isinstance(stream.hold, ReturnHold):
+                stream.hold = None
+
     # -- ends ---------------------------------------------------------------------------------
 
     def _finish(self, stream: Stream) -> bool:
@@ -347,7 +375,7 @@ class EngineLoop:
             call.consumer.on_done(call.report(self._clock()))
         self._leave(stream)
         stream.close()
-        self._blocked = False
+        self._try_again()
         return call.is_finished
 
     def _leave(self, stream: Stream) -> None:
@@ -357,6 +385,7 @@ class EngineLoop:
         live, stream.live = stream.live, None
         assert live is not None
         live.busy = False
+        live.idle_since_seconds = self._clock()
         if self.cache is None or not stream.call.request.use_cache or live.length == 0:
             self._forget(live)
             return
@@ -368,7 +397,7 @@ class EngineLoop:
             self._saver.capture(live, ends_reply=not at_prompt_end or live.prompt.guessed)
         self._saver.enqueue(live)
         if self._exact:
-            self.idle.keep(0, DropReason.SURPLUS)
+            self.idle.drop_all(DropReason.SURPLUS)
 
     def _make_room(self) -> list[Call]:
         """The pool is full: take a batch of cells of the idle sequences, or preempt the stream admitted last."""

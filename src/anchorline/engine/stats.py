@@ -33,6 +33,8 @@ class EngineStats:
     """Finished sequences that left the pool, by reason (``DropReason``). A copy."""
     shortened_idle: int = 0
     """How often a finished sequence lost its end to make room."""
+    awaited_returns: int = 0
+    """How often a call waited for a conversation to come back, rather than take its cells."""
     cache_fault: str | None = None
     """Why the cache is off although it was asked for: what the start-up self-test found."""
     seals: SealCounters = field(default_factory=SealCounters)

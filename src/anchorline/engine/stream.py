@@ -23,6 +23,9 @@ from anchorline.llama.interface import Sampler, SamplingParams, TokenArray
 
 BUFFER_SPARE_TOKENS = 256
 
+Clock = Callable[[], float]
+"""``time.monotonic``, passed in."""
+
 
 @dataclass(slots=True)
 class Restoration:
@@ -161,6 +164,18 @@ class LoadHold:
 
 
 @dataclass(frozen=True, slots=True)
+class ReturnHold:
+    """It would take the cells of a conversation that is expected back by then. Ends when anything comes or ends."""
+
+    until_seconds: float
+    clock: Clock
+
+    @property
+    def is_over(self) -> bool:
+        return self.clock() >= self.until_seconds
+
+
+@dataclass(frozen=True, slots=True)
 class Asked:
     """What a stream has asked of the disk tier, which it does once."""
 
@@ -179,7 +194,7 @@ class Stream:
     buffer: TokenBuffer
     live: LiveSequence | None = None
     """None while waiting; the sequence it is decoded into while running."""
-    hold: Hold | LoadHold | None = None
+    hold: Hold | LoadHold | ReturnHold | None = None
     """While waiting: what it waits for, unless that is only its turn."""
     passes: int = 0
     """How many streams that came later started before it."""
@@ -243,7 +258,3 @@ def open_call(
         Stream(call, choice, TokenBuffer(request.prompt.tokens, spare=spare)) for choice in range(request.choices)
     ]
     return call
-
-
-Clock = Callable[[], float]
-"""``time.monotonic``, passed in."""

@@ -14,12 +14,14 @@ from anchorline.errors import ConfigError, ModelError
 from anchorline.llama import capabilities, library
 from anchorline.llama.batch import LlamaBatch
 from anchorline.llama.blobs import MemoryLayout
+from anchorline.llama.interface import MemoryKind
 from anchorline.llama.library import api
 from anchorline.llama.model import Model
 from anchorline.machine import physical_cores, read_memory
 
 MOST_THREADS_PER_CPU = 8
 _MIN_OUTPUTS = 64
+SPARE_SEQUENCES = 14
 _CELL_PADDING = 256
 _MASK_BYTES = 2
 """Of one cell and one token of a ubatch."""
@@ -93,6 +95,14 @@ def context_bytes(model: Model, config: ContextConfig, *, context_tokens: int, s
         window_cells = _pad(min(cells, layout.window_tokens * (sequences + 1) + ubatch))
         total += window_cells * (layout.window_row_bytes - layout.cell_bytes + _MASK_BYTES * ubatch)
     return total
+
+
+def with_spare_ids(model: Model, sequences: int) -> int:
+    """``sequences`` and some more where that costs nothing: plain attention has no memory of its own for each."""
+    if capabilities.memory_kind(model.handle) is not MemoryKind.PLAIN:
+        return sequences
+    most: int = api.llama_max_parallel_sequences() - 1
+    return max(sequences, min(sequences + SPARE_SEQUENCES, most))
 
 
 def output_limit(sequences: int) -> int:

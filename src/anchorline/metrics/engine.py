@@ -60,6 +60,7 @@ _COUNTERS = (
     _Declared("decoded_tokens", "decoded_tokens", "Tokens in those batches, also of calls that did not finish."),
     _Declared("preemptions", "preemptions", "Streams put back into the queue for want of cells."),
     _Declared("shortened_idle", "shortened_idle", "Times that idle sequences gave up their last cells for others."),
+    _Declared("awaited_returns", "awaited_returns", "Times that a call waited for a conversation to come back."),
     _Declared("seals", "seals.completed", "Turns sealed: what the next request begins with was prefilled ahead."),
     _Declared("seals_interrupted", "seals.gave_way", "Turns of which a part was sealed when a request came."),
     _Declared("sealed_tokens", "seals.prefilled_tokens", "Tokens prefilled ahead of need."),

@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from anchorline.api.chat import parse_apply_template
-from anchorline.bench.trace import Trace, TraceRequest, ended_before
+from anchorline.bench.due import Due
+from anchorline.bench.live.schedule import AT_ONCE, plan_calls
+from anchorline.bench.trace import Trace, TraceRequest
 from anchorline.cache.prompt import DEFAULT_TENANT, Prompt
 from anchorline.errors import ConfigError, RequestError
 from anchorline.limits import Limits
@@ -22,12 +24,11 @@ RECORDED_NOW = datetime(2026, 1, 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SimulatedCall:
-    """One recorded call. It is sent once the calls at the indices ``after`` have ended."""
+class SimulatedCall(Due):
+    """One recorded call, and when it is sent."""
 
     trace: str
     prompt: Prompt
-    after: tuple[int, ...] = ()
 
 
 @dataclass(slots=True)
@@ -56,15 +57,22 @@ def one_after_another(trace: Trace, source: PromptSource) -> list[SimulatedCall]
     ]
 
 
-def all_at_once(traces: Sequence[Trace], source: PromptSource) -> list[SimulatedCall]:
-    """Every trace on its own beside the others; within one, a call overlaps those that it overlapped when recorded."""
-    calls: list[SimulatedCall] = []
-    for trace in traces:
-        first = len(calls)
-        for index, prompt in enumerate(_prompts(trace, source)):
-            after = tuple(first + earlier for earlier in ended_before(trace.requests, index))
-            calls.append(SimulatedCall(trace=trace.name, prompt=prompt, after=after))
-    return calls
+def all_at_once(traces: Sequence[Trace], source: PromptSource, *, pace: float = AT_ONCE) -> list[SimulatedCall]:
+    """Every trace on its own beside the others, ``pace`` times as fast as recorded.
+
+    Within a trace a call overlaps those that it overlapped when recorded.
+    """
+    prompts = [prompt for trace in traces for prompt in _prompts(trace, source)]
+    return [
+        SimulatedCall(
+            trace=call.trace,
+            prompt=prompt,
+            after=call.after,
+            gap_seconds=call.gap_seconds,
+            earliest_seconds=call.earliest_seconds,
+        )
+        for call, prompt in zip(plan_calls(traces, pace=pace, overlapping=True), prompts, strict=True)
+    ]
 
 
 def _prompts(trace: Trace, source: PromptSource) -> Iterator[Prompt]:

@@ -39,6 +39,10 @@ class VirtualClock:
     def __call__(self) -> float:
         return self.seconds
 
+    def wait_until(self, seconds: float) -> None:
+        """Let the time pass until then; a moment that is over changes nothing."""
+        self.seconds = max(self.seconds, seconds)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:

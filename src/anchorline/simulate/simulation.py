@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import inf
 
 from anchorline.bench.oracle import CutOracle, Oracle, as_tokens
 from anchorline.cache.prefix_cache import PrefixCache
@@ -17,6 +18,7 @@ from anchorline.engine.loop import EngineLoop
 from anchorline.engine.request import CallReport, FinishReason, GenerationRequest, SampledToken
 from anchorline.engine.stream import open_call
 from anchorline.errors import AnchorlineError
+from anchorline.llama.context import SPARE_SEQUENCES
 from anchorline.llama.interface import SamplingParams
 from anchorline.simulate.calls import SimulatedCall
 from anchorline.simulate.runtime import NullRuntime, Sizes, VirtualClock
@@ -96,7 +98,8 @@ class Simulation:
     context_tokens: int
     oracle: Oracle | CutOracle
     _open: dict[int, _Reply] = field(default_factory=dict)
-    _ended: set[int] = field(default_factory=set)
+    _ended: dict[int, float] = field(default_factory=dict)
+    """When each call ended."""
     _costs: dict[int, int] = field(default_factory=dict)
     _reports: dict[int, CallReport] = field(default_factory=dict)
     _peak_bytes: int = 0
@@ -106,14 +109,14 @@ class Simulation:
         skipped = 0
         waiting = list(range(len(self.calls)))
         while waiting or self._open:
-            for index in [i for i in waiting if self._ended.issuperset(self.calls[i].after)]:
+            for index in [i for i in waiting if self._due_seconds(i) <= self.clock()]:
                 waiting.remove(index)
                 if len(self.calls[index].prompt) >= self.context_tokens:
                     skipped += 1
-                    self._ended.add(index)
+                    self._ended[index] = self.clock()
                 else:
                     self._send(index)
-            self._step_until_one_ends()
+            self._go_on(min(map(self._due_seconds, waiting), default=inf))
         outcomes = [
             CallOutcome(
                 index=index,
@@ -144,21 +147,30 @@ class Simulation:
         )
         self.loop.open(open_call(request, reply, context_tokens=self.context_tokens))
 
-    def _step_until_one_ends(self) -> None:
-        """Go on until a reply ends; with nothing open, until all is saved."""
+    def _due_seconds(self, index: int) -> float:
+        """When a call is to be sent; infinity as long as one that it waits for has not ended."""
+        call = self.calls[index]
+        ended = max((self._ended.get(earlier, inf) for earlier in call.after), default=0.0)
+        return max(call.earliest_seconds, ended + call.gap_seconds)
+
+    def _go_on(self, due_seconds: float) -> None:
+        """Go on until a reply ends or a call is due; with nothing open, until all is saved."""
         while self.loop.has_work:
             self.loop.step()
             ended = [index for index, reply in self._open.items() if reply.report is not None]
             for index in ended:
                 self._end(index, self._open.pop(index))
             self._peak_bytes = max(self._peak_bytes, self.cache.arena.used_bytes)
-            if ended and self._open:
+            if self._open and (ended or due_seconds <= self.clock()):
                 return
+        due_seconds = min(due_seconds, self.loop.due_seconds)
+        if due_seconds < inf:
+            self.clock.wait_until(due_seconds)
 
     def _end(self, index: int, reply: _Reply) -> None:
         assert reply.report is not None
         self._reports[index] = reply.report
-        self._ended.add(index)
+        self._ended[index] = self.clock()
         self.oracle.reply(self.calls[index].prompt.tokens, as_tokens(reply.tokens))
 
 
@@ -180,7 +192,7 @@ def simulation_of(
         sizes,
         clock=clock,
         context_tokens=context_tokens,
-        sequences=config.parallel + config.resident_idle,
+        sequences=config.parallel + config.resident_idle + (0 if sizes.state_bytes else SPARE_SEQUENCES),
         vocab_size=vocab_size,
         batch_tokens=defaults.batch_tokens,
         ubatch_tokens=defaults.ubatch_tokens,
