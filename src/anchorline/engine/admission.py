@@ -316,7 +316,7 @@ class Admission:
         return self._free_cells(room) > room.own_cells or not self.running
 
     def _await_return(self, stream: Stream, room: _Room, now: float) -> ReturnHold | None:
-        """Whose return ``stream`` should wait for, rather than take cells that cannot be filled without a prefill."""
+        """How long ``stream`` should wait for others to come back, rather than take what they would prefill again."""
         if stream.call.request.background or not self.max_passes or not self.may_be_passed(stream):
             return None
         latest = now

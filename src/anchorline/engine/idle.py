@@ -62,7 +62,12 @@ class IdleSequences:
 
     def in_order(self) -> list[LiveSequence]:
         """Who makes room first: what comes back from the host tier to its end; of either kind the longest unused."""
-        return sorted(self.pool.idle(), key=lambda live: (self._is_lost(live), live.last_used))
+        return [live for _, live in self._ranked()]
+
+    def _ranked(self, *, used: int | None = None) -> list[tuple[bool, LiveSequence]]:
+        """Who makes room first, and whether each would be lost; the sequence ``used`` last of its kind."""
+        ranked = [(self._is_lost(live), live) for live in self.pool.idle()]
+        return sorted(ranked, key=lambda each: (each[0], each[1].id == used, each[1].last_used))
 
     def _is_lost(self, live: LiveSequence) -> bool:
         """Whether what lies at its end would have to be prefilled again."""
@@ -117,12 +122,12 @@ class IdleSequences:
         have to push something out.
         """
         may_lose = self._is_host_short()
-        order = sorted(self.in_order(), key=lambda live: (self._is_lost(live), live.id == used))
-        beyond, beyond_spare = len(order) - number, len(order) - number - self.spare_ids
+        ranked = self._ranked(used=used)
+        beyond = len(ranked) - number
         return [
             live
-            for place, live in enumerate(order)
-            if place < beyond_spare or (place < beyond and not may_lose and not self._is_lost(live))
+            for place, (is_lost, live) in enumerate(ranked)
+            if place < beyond - self.spare_ids or (place < beyond and not may_lose and not is_lost)
         ]
 
     def _is_host_short(self) -> bool:
